@@ -65,12 +65,22 @@ type Adapter struct {
 	// Accept checks a request beyond its schema and its capabilities, before the run exists. May be nil.
 	Accept func(request *pb.ExecuteRequest) error
 
-	// Detect looks for the agent; TestEnvironment asks it, too. Nil: there is nothing to look for.
+	// Program is the agent's program: a name on the PATH, or a path. The setting "command" names another one. Without
+	// Detect, the server looks for it; if both are empty, there is nothing to look for.
+	Program string
+
+	// Detect looks for the agent; TestEnvironment asks it, too. Nil: the server looks for Program.
 	Detect func(ctx context.Context, request *pb.DetectRequest) (*pb.Detection, error)
 
 	// Checks checks what else a run with this configuration needs, e.g. a login; settings, directory and whether the agent
 	// is there are checked already. May be nil.
 	Checks func(ctx context.Context, request *pb.TestEnvironmentRequest) ([]*pb.EnvironmentCheck, error)
+}
+
+// program returns the program of a run with these settings.
+func (a *Adapter) program(config map[string]any) string {
+	command, _ := config["command"].(string)
+	return cmp.Or(command, a.Program)
 }
 
 var typeShape = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)

@@ -65,6 +65,7 @@ type Run struct {
 	Request *pb.ExecuteRequest // as it was sent; it must not be changed
 	Prompt  string             // rendered, with what goes before it
 	Config  map[string]any     // the settings, checked against the schema
+	Program string             // what to run: Adapter.Program, or the setting "command"
 	Cwd     string             // absolute and existing; empty if the adapter has no FEATURE_WORKSPACE
 	Resume  string             // the agent's ID of the session to resume, or to copy if Fork; empty for a new one
 	Fork    bool

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"regexp"
 	"runtime/debug"
 	"slices"
@@ -247,15 +248,15 @@ func (s *Server) Detect(ctx context.Context, request *pb.DetectRequest) (*pb.Det
 	if err := s.checkName(request.GetAdapter()); err != nil {
 		return nil, err
 	}
-	found := &pb.Detection{
-		Available: true, Auth: pb.AuthState_AUTH_STATE_NOT_NEEDED,
-		Confidence: pb.DetectionConfidence_DETECTION_CONFIDENCE_NOT_APPLICABLE,
-		Message:    s.described.GetLabel() + " needs no agent.",
+	found, err := s.find(ctx, request)
+	if err != nil {
+		return nil, err
 	}
-	if s.adapter.Detect != nil {
-		var err error
-		if found, err = s.adapter.Detect(ctx, request); err != nil {
-			return nil, err
+	if found == nil {
+		found = &pb.Detection{
+			Available: true, Auth: pb.AuthState_AUTH_STATE_NOT_NEEDED,
+			Confidence: pb.DetectionConfidence_DETECTION_CONFIDENCE_NOT_APPLICABLE,
+			Message:    s.described.GetLabel() + " needs no agent.",
 		}
 	}
 	found.Adapter, found.Label = s.described.GetAdapter(), s.described.GetLabel()
@@ -264,6 +265,28 @@ func (s *Server) Detect(ctx context.Context, request *pb.DetectRequest) (*pb.Det
 		found.Capabilities = s.described.GetCapabilities()
 	}
 	return &pb.DetectResponse{Detections: []*pb.Detection{found}}, nil
+}
+
+// find looks for the agent; nil if there is nothing to look for.
+func (s *Server) find(ctx context.Context, asked *pb.DetectRequest) (*pb.Detection, error) {
+	if s.adapter.Detect != nil {
+		return s.adapter.Detect(ctx, asked)
+	}
+	program := s.adapter.program(asked.GetConfig().AsMap())
+	if program == "" {
+		return nil, nil
+	}
+	path := LookPath(program, cmp.Or(asked.GetEnv()["PATH"], os.Getenv("PATH"), defaultPath))
+	if path == "" {
+		return &pb.Detection{
+			Confidence: pb.DetectionConfidence_DETECTION_CONFIDENCE_ABSENT,
+			Message:    program + " was not found.", Hint: "Install it, or set config.command to its path.",
+		}, nil
+	}
+	return &pb.Detection{
+		Available: true, Executable: path, Auth: pb.AuthState_AUTH_STATE_UNKNOWN,
+		Confidence: pb.DetectionConfidence_DETECTION_CONFIDENCE_EXECUTABLE_ONLY, Message: program + " is installed.",
+	}, nil
 }
 
 // TestEnvironment checks whether a run with this configuration would work.
@@ -294,13 +317,11 @@ func (s *Server) TestEnvironment(ctx context.Context, asked *pb.TestEnvironmentR
 			add(pb.Severity_SEVERITY_INFO, "cwd_valid", "The working directory can be used.")
 		}
 	}
-	if s.adapter.Detect != nil {
-		check, err := s.agentCheck(ctx, asked)
-		if err != nil {
-			return nil, err
-		}
-		checks = append(checks, check)
+	agent, err := s.agentChecks(ctx, asked)
+	if err != nil {
+		return nil, err
 	}
+	checks = append(checks, agent...)
 	if s.adapter.Checks != nil {
 		more, err := s.adapter.Checks(ctx, asked)
 		if err != nil {
@@ -323,17 +344,17 @@ func (s *Server) TestEnvironment(ctx context.Context, asked *pb.TestEnvironmentR
 	}, nil
 }
 
-// agentCheck says whether the agent is there.
-func (s *Server) agentCheck(ctx context.Context, asked *pb.TestEnvironmentRequest) (*pb.EnvironmentCheck, error) {
-	found, err := s.adapter.Detect(ctx, &pb.DetectRequest{Config: asked.GetConfig(), Env: asked.GetEnv()})
-	if err != nil {
+// agentChecks says whether the agent is there, if there is one to look for.
+func (s *Server) agentChecks(ctx context.Context, asked *pb.TestEnvironmentRequest) ([]*pb.EnvironmentCheck, error) {
+	found, err := s.find(ctx, &pb.DetectRequest{Config: asked.GetConfig(), Env: asked.GetEnv()})
+	if err != nil || found == nil {
 		return nil, err
 	}
 	check := &pb.EnvironmentCheck{Code: "command_found", Level: pb.Severity_SEVERITY_INFO, Message: found.GetMessage()}
 	if !found.GetAvailable() {
 		check.Code, check.Level, check.Hint = "command_not_found", pb.Severity_SEVERITY_ERROR, found.GetHint()
 	}
-	return check, nil
+	return []*pb.EnvironmentCheck{check}, nil
 }
 
 // ListModels lists the models of the description.
@@ -421,6 +442,7 @@ func (s *Server) accept(asked *pb.ExecuteRequest) (*Run, error) {
 		}
 	}
 	run := newRun(asked, settings, s.described, s.logger)
+	run.Program = s.adapter.program(settings.Config)
 	run.holders = newHolders(asked.GetOrphanAfter().AsDuration(), func() {
 		run.cancel(settings.Grace, "no client is attached")
 	})

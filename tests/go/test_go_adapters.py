@@ -25,7 +25,7 @@ from google.protobuf import duration_pb2
 from tests.certificates import VARIABLES, Authority, Files
 from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
-from tests.sdks import SDKS, declared_by_adapter
+from tests.sdks import SDKS, UNSERVED, declared_by_adapter, refused_rpc, started
 
 pytestmark = [pytest.mark.go, pytest.mark.timeout(180)]
 
@@ -367,3 +367,10 @@ async def test_it_refuses_to_listen_where_others_reach_it_in_the_clear(authority
 
 async def test_it_declares_what_the_documentation_says(tmp_path: Path) -> None:
     assert await declared_by_adapter([EXEC], tmp_path) == SDKS["Go"]["declares"]
+
+
+@pytest.mark.parametrize("rpc", UNSERVED)
+async def test_an_rpc_that_is_not_served_is_refused_with_a_reason(rpc: str, tmp_path: Path) -> None:
+    async with started([EXEC], tmp_path) as address:
+        error = await refused_rpc(address, rpc)
+    assert (error.reason, error.code.name) == (Reason.NOT_IMPLEMENTED, "UNIMPLEMENTED")

@@ -14,6 +14,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.rust.test_rust_adapters import EXAMPLES, examine
+from tests.sdks import UNSERVED, refused_rpc
 
 pytestmark = [pytest.mark.rust, pytest.mark.timeout(180)]
 
@@ -61,6 +62,18 @@ async def refusal(client: Client, request: api.ExecuteRequest) -> DragomanError:
     with pytest.raises(DragomanError) as refused:
         await run(client, request)
     return refused.value
+
+
+async def test_a_notice_that_comes_before_the_attempt_is_kept_until_it_opens(client: Client) -> None:
+    events = await run(client, script("early=first", "say=hello"))
+    shown = [event.notice.code or event.WhichOneof("body") for event in events]
+    assert shown == ["started", "state", "first", "text", "result"]
+
+
+@pytest.mark.parametrize("rpc", UNSERVED)
+async def test_an_rpc_that_is_not_served_is_refused_with_a_reason(rpc: str, client: Client) -> None:
+    error = await refused_rpc(client.address, rpc)
+    assert (error.reason, error.code.name) == (Reason.NOT_IMPLEMENTED, "UNIMPLEMENTED")
 
 
 async def test_a_session_has_one_run_at_a_time_and_a_copy_of_it_is_free(client: Client) -> None:

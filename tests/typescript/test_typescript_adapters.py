@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from dragoman.client import Client, execute_request
-from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
-from tests.sdks import SDKS, declared_by_adapter
+from tests.sdks import SDKS, UNSERVED, declared_by_adapter, refused_rpc, started
 
 pytestmark = [pytest.mark.typescript, pytest.mark.timeout(180)]
 
@@ -232,3 +232,10 @@ async def _examine(*target: str) -> None:
 
 async def test_it_declares_what_the_documentation_says(tmp_path: Path) -> None:
     assert await declared_by_adapter([NODE, PROGRAMS["lines"]], tmp_path) == SDKS["TypeScript"]["declares"]
+
+
+@pytest.mark.parametrize("rpc", UNSERVED)
+async def test_an_rpc_that_is_not_served_is_refused_with_a_reason(rpc: str, tmp_path: Path) -> None:
+    async with started([NODE, PROGRAMS["lines"]], tmp_path) as address:
+        error = await refused_rpc(address, rpc)
+    assert (error.reason, error.code.name) == (Reason.NOT_IMPLEMENTED, "UNIMPLEMENTED")

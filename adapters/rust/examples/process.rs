@@ -7,7 +7,7 @@ use dragoman_adapter::api::agent_event::Body;
 use dragoman_adapter::api::{
     self, FailureKind, Feature, Outcome, OutputStream, PermissionMode, ToolKind, ToolStatus, text,
 };
-use dragoman_adapter::{Adapter, Command, Ended, Error, Failure, Line, Run, features, look_path, serve};
+use dragoman_adapter::{Adapter, Command, Ended, Error, Failure, Line, Run, features, serve};
 use serde_json::Value;
 
 const SCHEMA: &str = r#"{
@@ -33,7 +33,7 @@ impl Adapter for Process {
     }
 
     async fn run(&self, run: Run) -> Result<Option<api::Result>, Error> {
-        let command = Command::new(run.setting("command").unwrap_or_default()).stdin(run.prompt());
+        let command = Command::new(run.program()).stdin(run.prompt());
         let mut agent = run.exec(command).await?;
         let mut items = Items::default();
         let mut report = None;
@@ -63,20 +63,6 @@ impl Adapter for Process {
             None => {}
         }
         Ok(Some(result))
-    }
-
-    async fn detect(&self, request: api::DetectRequest) -> Result<Option<api::Detection>, Error> {
-        let config = request.config.unwrap_or_default();
-        let Some(prost_types::value::Kind::StringValue(command)) =
-            config.fields.get("command").and_then(|value| value.kind.clone())
-        else {
-            return Ok(None);
-        };
-        let path = request.env.get("PATH").cloned().or_else(|| std::env::var("PATH").ok()).unwrap_or_default();
-        let found = look_path(&command, &path);
-        let message = format!("{command} was {}found.", if found.is_some() { "" } else { "not " });
-        let executable = found.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(Some(api::Detection { available: !executable.is_empty(), executable, message, ..Default::default() }))
     }
 }
 
@@ -111,8 +97,9 @@ impl Items {
                 ..Default::default()
             }),
             Some("tool_result") => {
-                let (tool_call_id, content, status) =
-                    (text("toolUseId"), text("content"), ToolStatus::Completed as i32);
+                let is_failed = frame["isError"] == true;
+                let status = if is_failed { ToolStatus::Failed } else { ToolStatus::Completed } as i32;
+                let (tool_call_id, content) = (text("toolUseId"), text("content"));
                 Body::ToolResult(api::ToolResult { tool_call_id, content, status, ..Default::default() })
             }
             _ => {

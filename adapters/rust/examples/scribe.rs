@@ -15,6 +15,8 @@ const SCHEMA: &str = r#"{
 struct Scribe;
 
 impl Adapter for Scribe {
+    const PROGRAM: &'static str = "scribe";
+
     fn describe(&self) -> api::DescribeResponse {
         let declared = [Feature::Prompt, Feature::Workspace, Feature::ToolStart];
         api::DescribeResponse {
@@ -29,7 +31,7 @@ impl Adapter for Scribe {
     }
 
     async fn run(&self, run: Run) -> Result<Option<api::Result>, Error> {
-        let command = Command::new(run.setting("command").unwrap_or("scribe")).stdin(run.prompt());
+        let command = Command::new(run.program()).stdin(run.prompt());
         let mut agent = run.exec(command).await?;
         let (mut done, mut failure) = (None, None);
         while let Some(line) = agent.next_line().await {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dragoman_adapter::api::agent_event::Body;
 use dragoman_adapter::api::{
     self, FailureKind, Feature, InputKind, InputRequest, InputSubject, PermissionMode, SessionChange,
-    SessionDisposition, Started, ToolKind, ToolStatus, UsageScope, text,
+    SessionDisposition, Severity, Started, ToolKind, ToolStatus, UsageScope, text,
 };
 use dragoman_adapter::{Adapter, Error, Failure, Question, Run, features, serve, succeeded};
 
@@ -41,6 +41,9 @@ impl Adapter for Scripted {
     }
 
     async fn run(&self, run: Run) -> Result<Option<api::Result>, Error> {
+        if let Some(code) = run.prompt().split('\n').find_map(|step| step.strip_prefix("early=")) {
+            run.notice(Severity::Info, code, "It comes before the attempt.");
+        }
         run.start(Started { notes: vec!["performs the steps of its prompt".into()], ..Default::default() })?;
         tokio::select! {
             biased; // nothing is done after a question that the stop has dropped
@@ -58,6 +61,7 @@ async fn perform(run: &Run) -> Result<Option<api::Result>, Error> {
     for step in steps.split('\n').filter(|step| !step.is_empty()) {
         let (name, value) = step.split_once('=').unwrap_or((step, ""));
         match name {
+            "early" => {}
             "say" => says.whole(value).await?,
             "piece" => says.piece(value).await?,
             "echo" => says.whole(&rest.chars().take(200).collect::<String>()).await?,
@@ -80,9 +84,10 @@ async fn perform(run: &Run) -> Result<Option<api::Result>, Error> {
                     says.whole(&format!("{number:0100}")).await?;
                 }
             }
-            "tool" | "call" => {
+            "tool" | "failing" | "call" => {
                 calls += 1;
-                tool(run, value, calls, name == "tool").await?;
+                let status = if name == "tool" { ToolStatus::Completed } else { ToolStatus::Failed };
+                tool(run, value, calls, Some(status).filter(|_| name != "call")).await?;
             }
             "touch" => {
                 let workspace = run.request().workspace.as_ref().map_or("", |workspace| workspace.cwd.as_str());
@@ -172,14 +177,14 @@ fn contains(directory: &Path, word: &str) -> Result<bool, Error> {
     Ok(false)
 }
 
-async fn tool(run: &Run, name: &str, number: usize, ends: bool) -> Result<(), Error> {
+async fn tool(run: &Run, name: &str, number: usize, end: Option<ToolStatus>) -> Result<(), Error> {
     let id = format!("call-{number}");
     let (kind, status) = (ToolKind::Other as i32, ToolStatus::Running as i32);
     let (name, input_json) = (name.to_owned(), "{}".to_owned());
     let call = api::ToolCall { id: id.clone(), name, kind, input_json, status, ..Default::default() };
     run.emit(Body::ToolCall(call)).await?;
-    if ends {
-        let (content, status) = ("done".to_owned(), ToolStatus::Completed as i32);
+    if let Some(status) = end {
+        let (content, status) = ("done".to_owned(), status as i32);
         let result = api::ToolResult { tool_call_id: id, content, status, ..Default::default() };
         run.emit(Body::ToolResult(result)).await?;
     }

@@ -100,6 +100,8 @@ pub struct State {
     pub captured: Captured,
     pub joined: Joined,
     pub inputs: Inputs,
+    /// Notices for the attempt that opens next: severity, code, message.
+    pub waiting: Vec<(Severity, String, String)>,
 }
 
 impl Core {
@@ -139,6 +141,7 @@ impl Core {
             captured: Captured::default(),
             joined: Joined::default(),
             inputs: Inputs::default(),
+            waiting: Vec::new(),
         };
         Arc::new(Self {
             run_id: request.run_id.clone(),
@@ -199,6 +202,9 @@ impl Core {
         for path in &self.missing {
             let message = format!("The template's {{{{{path}}}}} is not set; it was replaced by nothing.");
             self.notice(state, Severity::Info, "template_value_missing", message);
+        }
+        for (severity, code, message) in std::mem::take(&mut state.waiting) {
+            self.notice(state, severity, &code, message);
         }
         state.clocks.start(Instant::now());
         self.awake();

@@ -32,7 +32,8 @@ const ERROR_TAIL: usize = 8 << 10;
 const LINGER_OF_DONE: Duration = Duration::from_secs(5);
 /// Bytes of the last output in a message.
 const SHOWN_TAIL: usize = 400;
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where programs are looked for if there is no `PATH`.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// That pipes stay open after all known writers are gone.
 const PIPE_BOUND: Duration = Duration::from_secs(1);
 const CHUNK: usize = 64 << 10;

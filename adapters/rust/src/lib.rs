@@ -38,6 +38,7 @@ mod batches;
 mod clocks;
 mod core;
 mod descriptors;
+mod detection;
 mod exec;
 mod guard;
 mod holders;
@@ -76,6 +77,10 @@ pub const REVISION: u32 = 1;
 
 /// What an author supplies.
 pub trait Adapter: Send + Sync + 'static {
+    /// The agent's program: a name on the `PATH`, or a path. The setting `command` names another one. The server looks for it,
+    /// unless [`Adapter::detect`] does; if both are empty, there is nothing to look for.
+    const PROGRAM: &'static str = "";
+
     /// Says what the adapter is: its type, label, version, capabilities, the schema of its settings. The server adds what it
     /// knows itself: revision, instance, process, and what this crate does of a router's duties.
     fn describe(&self) -> api::DescribeResponse;
@@ -96,7 +101,7 @@ pub trait Adapter: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Looks for the agent. `None`: there is nothing to look for.
+    /// Looks for the agent; a test of the environment asks it, too. `None`: the server looks for [`Adapter::PROGRAM`].
     fn detect(
         &self,
         _request: api::DetectRequest,
@@ -104,7 +109,7 @@ pub trait Adapter: Send + Sync + 'static {
         future::ready(Ok(None))
     }
 
-    /// Checks what a run with this configuration needs; settings and directory are checked already.
+    /// Checks what else a run with this configuration needs; settings, directory and program are checked already.
     fn checks(
         &self,
         _request: api::TestEnvironmentRequest,

@@ -116,6 +116,7 @@ impl From<Body> for AgentEvent {
 
 /// One run.
 pub struct Run {
+    pub(crate) program: String,
     pub(crate) core: Arc<Core>,
     pub(crate) request: Arc<ExecuteRequest>,
     pub(crate) settings: Arc<Settings>,
@@ -144,6 +145,12 @@ impl Run {
     #[must_use]
     pub fn setting(&self, key: &str) -> Option<&str> {
         self.settings.config.get(key).and_then(Value::as_str)
+    }
+
+    /// What to run: [`crate::Adapter::PROGRAM`], or the setting `command`.
+    #[must_use]
+    pub fn program(&self) -> &str {
+        &self.program
     }
 
     /// The working directory: absolute and existing; empty if the adapter has no `FEATURE_WORKSPACE`.
@@ -227,12 +234,16 @@ impl Run {
         self.core.pace().await;
     }
 
-    /// Writes a message for people, with a stable code.
+    /// Writes a message for people, with a stable code. Before the attempt is open, it is kept until it is.
     pub fn notice(&self, severity: Severity, code: &str, message: impl Into<String>) {
         let mut guard = self.core.lock();
-        if guard.phase == Phase::Attempt {
-            self.core.flush_joined(&mut guard);
-            self.core.notice(&mut guard, severity, code, message.into());
+        match guard.phase {
+            Phase::Initial => guard.waiting.push((severity, code.to_owned(), message.into())),
+            Phase::Attempt => {
+                self.core.flush_joined(&mut guard);
+                self.core.notice(&mut guard, severity, code, message.into());
+            }
+            Phase::Ended => {}
         }
     }
 

@@ -19,8 +19,7 @@ use crate::api::{
     AgentEvent, AttachRequest, AuthState, CancelRequest, CancelResponse, DescribeRequest, DescribeResponse,
     DetectRequest, DetectResponse, Detection, DetectionConfidence, Duty, EnvironmentCheck, ExecuteRequest, Feature,
     ListModelsRequest, ListModelsResponse, ListSkillsRequest, ListSkillsResponse, ModelSource, RespondRequest,
-    RespondResponse, Severity, SyncSkillsRequest, SyncSkillsResponse, TestEnvironmentRequest, TestEnvironmentResponse,
-    TestMode, TestStatus,
+    RespondResponse, Severity, TestEnvironmentRequest, TestEnvironmentResponse, TestMode, TestStatus,
 };
 use crate::core::Core;
 use crate::holders::{Hold, Holders};
@@ -31,7 +30,7 @@ use crate::request::{self, bounds, check_directory, has, schema::Schema, session
 use crate::run::{Error, Run, remove_directory};
 use crate::store::{Runs, Store, Stored};
 use crate::sync::random_hex;
-use crate::{Adapter, REVISION, batches, guard, json, json_log};
+use crate::{Adapter, REVISION, batches, detection, guard, json, json_log};
 
 const RUN_ID: &str = "dragoman-run-id";
 /// That a run may take to end after its grace.
@@ -142,11 +141,18 @@ impl<A: Adapter> Server<A> {
         self.adapter.accept(&request)?;
         let core = Core::new(&request, &settings, &self.described);
         let holders = Holders::new(request::duration(request.orphan_after).unwrap_or_default(), Arc::clone(&core));
-        let run = Run { core: Arc::clone(&core), request: Arc::new(request), settings: Arc::new(settings) };
+        let program = detection::program_of(A::PROGRAM, &settings.config).to_owned();
+        let run = Run { program, core: Arc::clone(&core), request: Arc::new(request), settings: Arc::new(settings) };
         let (store, driving) = (Arc::clone(&self.store), self.driving.subscribe());
         tokio::spawn(drive(Arc::clone(&self.adapter), run, Arc::clone(&holders), store, driving));
         tokio::spawn(Arc::clone(&core).watch());
         Ok((core, holders))
+    }
+
+    /// Looks for the agent; `None` if there is nothing to look for.
+    async fn find(&self, asked: DetectRequest) -> Result<Option<Detection>, Error> {
+        let own = self.adapter.detect(asked.clone()).await?;
+        Ok(own.or_else(|| detection::look(A::PROGRAM, &asked)))
     }
 
     /// Streams the events of a run, until it is over.
@@ -297,7 +303,7 @@ impl<A: Adapter> AdapterService for Arc<Server<A>> {
 
     async fn detect(&self, request: Request<DetectRequest>) -> Result<Response<DetectResponse>, Status> {
         let asked = self.checked(request, "DetectRequest", |asked| &asked.adapter)?;
-        let found = self.adapter.detect(asked).await.map_err(|error| incident("Detect", &error))?;
+        let found = self.find(asked).await.map_err(|error| incident("Detect", &error))?;
         let mut found = found.unwrap_or_else(|| Detection {
             available: true,
             auth: AuthState::NotNeeded as i32,
@@ -340,6 +346,9 @@ impl<A: Adapter> AdapterService for Arc<Server<A>> {
             });
         }
         let mode = asked.mode.max(TestMode::Quick as i32);
+        let looked = DetectRequest { config: asked.config.clone(), env: asked.env.clone(), ..DetectRequest::default() };
+        let found = self.find(looked).await.map_err(|error| incident("TestEnvironment", &error))?;
+        checks.extend(found.map(detection::check));
         checks.extend(self.adapter.checks(asked).await.map_err(|error| incident("TestEnvironment", &error))?);
         let status = match checks.iter().map(|check| check.level).max() {
             Some(level) if level == Severity::Error as i32 => TestStatus::Fail,
@@ -412,10 +421,5 @@ impl<A: Adapter> AdapterService for Arc<Server<A>> {
     async fn list_skills(&self, request: Request<ListSkillsRequest>) -> Result<Response<ListSkillsResponse>, Status> {
         self.checked(request, "ListSkillsRequest", |asked| &asked.adapter)?;
         Ok(Response::new(ListSkillsResponse::default()))
-    }
-
-    async fn sync_skills(&self, request: Request<SyncSkillsRequest>) -> Result<Response<SyncSkillsResponse>, Status> {
-        self.checked(request, "SyncSkillsRequest", |asked| &asked.adapter)?;
-        Err(Refusal::new(Reason::NotImplemented, "SyncSkills is not served here").into())
     }
 }

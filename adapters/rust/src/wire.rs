@@ -134,14 +134,29 @@ impl<A: Adapter, R: Served, S: Served> Service<http::Request<Body>> for Boundary
         }
         match path.trim_start_matches('/').split_once('/') {
             Some((descriptors::SERVICE, method)) if descriptors::has_method(method) => {
-                Box::pin(self.adapter.call(request))
+                let answering = self.adapter.call(request);
+                Box::pin(async move { answering.await.map(|answer| explained(answer, &path)) })
             }
             Some(("grpc.health.v1.Health", _)) => Box::pin(self.health.call(request)),
             Some(("grpc.reflection.v1.ServerReflection", _)) => Box::pin(self.reflection.call(request)),
             Some(("grpc.reflection.v1alpha.ServerReflection", _)) => Box::pin(self.older_reflection.call(request)),
-            _ => rejected(Refusal::new(Reason::NotImplemented, format!("{path} is not served here"))),
+            _ => rejected(unserved(&path)),
         }
     }
+}
+
+fn unserved(path: &str) -> Refusal {
+    Refusal::new(Reason::NotImplemented, format!("{path} is not served here"))
+}
+
+/// Gives a reason to the status of an RPC of the contract that this crate does not serve, as those of later revisions.
+fn explained(answer: http::Response<Body>, path: &str) -> http::Response<Body> {
+    let headers = answer.headers();
+    let is_unserved = headers.get("grpc-status").is_some_and(|status| status == "12");
+    if is_unserved && !headers.contains_key("grpc-status-details-bin") {
+        return Status::from(unserved(path)).into_http();
+    }
+    answer
 }
 
 fn rejected(refusal: Refusal) -> Calling {

@@ -5,7 +5,7 @@ import { features, serve, type Run } from "@dragoman/adapter";
 import { Feature, OutputStream, PermissionMode, ToolKind } from "@dragoman/client/v1";
 
 async function run(run: Run) {
-  const { exit, program } = run.spawn({ path: String(run.config["command"] ?? "careful") });
+  const { exit, program } = run.spawn({ path: run.program });
   if (!program) return exit.result(); // it is not installed, or the run is to stop
   const { stdin, stdout, stderr } = program.process;
   stdin.write(`${run.prompt}\n`);
@@ -39,5 +39,6 @@ await serve({
       '{"type": "object", "additionalProperties": false, "properties": {"command": {"type": "string"}}}',
     capabilities: features(PermissionMode.STRICT, Feature.PROMPT, Feature.WORKSPACE, Feature.PERMISSION_REQUESTS),
   },
+  program: "careful",
   run,
 });

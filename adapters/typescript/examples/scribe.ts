@@ -70,8 +70,7 @@ async function run(run: Run) {
         return run.log(line); // no line is lost
     }
   };
-  const command = typeof run.config["command"] === "string" ? run.config["command"] : "scribe";
-  const exit = await run.exec({ path: command, stdin: run.prompt }, handle);
+  const exit = await run.exec({ path: run.program, stdin: run.prompt }, handle);
   const result = exit.result();
   if (done) {
     // the agent's own report outranks its exit code
@@ -93,5 +92,6 @@ await serve({
     configurationDoc: "Use when: something is to be noted. Don't use when: you want an answer.",
     capabilities: features(PermissionMode.NONE, Feature.PROMPT, Feature.WORKSPACE, Feature.TOOL_START),
   },
+  program: "scribe",
   run,
 });

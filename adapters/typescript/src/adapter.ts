@@ -11,6 +11,7 @@ import {
   type DetectionSchema,
   type EnvironmentCheckSchema,
   type ExecuteRequest,
+  type JsonObject,
   type MessageInitShape,
   type ResultSchema,
   type TestEnvironmentRequest,
@@ -49,10 +50,16 @@ export interface Adapter {
   /** Checks a request beyond its schema and its capabilities, before the run exists; throws a `DragomanError`. */
   accept?: (request: ExecuteRequest) => void;
 
-  /** Looks for the agent. Absent: there is nothing to look for. */
+  /**
+   * The agent's program: a name on the PATH, or a path. The setting `command` names another one. Without `detect`, the
+   * server looks for it; without either, there is nothing to look for.
+   */
+  program?: string;
+
+  /** Looks for the agent; a test of the environment asks it, too. Absent: the server looks for `program`. */
   detect?: (request: DetectRequest, signal: AbortSignal) => Promise<MessageInitShape<typeof DetectionSchema>>;
 
-  /** Checks what a run with this configuration needs; settings and directory are checked already. */
+  /** Checks what else a run with this configuration needs; settings, directory and program are checked already. */
   checks?: (
     request: TestEnvironmentRequest,
     signal: AbortSignal,
@@ -65,6 +72,12 @@ export function features(
   ...declared: Feature[]
 ): MessageInitShape<typeof CapabilitiesSchema> {
   return { permissionMode, items: declared.map((feature) => ({ feature, origin: CapabilityOrigin.DECLARED })) };
+}
+
+/** Returns the program of a run with these settings; empty if there is none. */
+export function programOf(adapter: Adapter, config: JsonObject): string {
+  const { command } = config;
+  return (typeof command === "string" && command) || (adapter.program ?? "");
 }
 
 /**

@@ -18,6 +18,7 @@ import type {
   handleServerStreamingCall,
   handleUnaryCall,
   MethodDefinition,
+  Server as GrpcServer,
   ServerUnaryCall,
   ServerWritableStream,
   ServiceDefinition,
@@ -65,8 +66,9 @@ export interface StreamInfo extends CallInfo {
   send: (bytes: Uint8Array) => Promise<void>;
 }
 
+/** What answers the calls of a service; a call that nothing answers is refused, as those of later revisions are. */
 type Handlers<S extends DescService> = {
-  [K in keyof S["method"]]: S["method"][K] extends {
+  [K in keyof S["method"]]?: S["method"][K] extends {
     methodKind: "unary";
     input: infer I extends DescMessage;
     output: infer O extends DescMessage;
@@ -109,7 +111,7 @@ export function implementationOf<S extends DescService>(
 ): UntypedServiceImplementation {
   return Object.fromEntries(
     service.methods.map((method) => {
-      const handler = handlers[method.localName as keyof S["method"]];
+      const handler = handlers[method.localName as keyof S["method"]] ?? unserved(method);
       const implementation =
         method.methodKind === "unary"
           ? unary(method, handler as Answer<DescMessage, DescMessage>, log)
@@ -117,6 +119,25 @@ export function implementationOf<S extends DescService>(
       return [method.localName, implementation];
     }),
   );
+}
+
+/**
+ * Lets a server answer calls of methods that it does not have with a reason, as those of later revisions. grpc-js has no
+ * hook for them: it looks for their handlers in a map.
+ */
+export function explainUnknown(server: GrpcServer): void {
+  const { handlers } = server as unknown as { handlers: Map<string, object> };
+  const get = handlers.get.bind(handlers);
+  const func: handleUnaryCall<Buffer, Buffer> = (call, callback) =>
+    callback(toStatus(new DragomanError("NOT_IMPLEMENTED", `${call.getPath()} is not served here`)));
+  const same = (data: Buffer) => data;
+  handlers.get = (path) => get(path) ?? { path, type: "unary", func, serialize: same, deserialize: same };
+}
+
+function unserved({ parent, name }: DescMethod): () => never {
+  return () => {
+    throw new DragomanError("NOT_IMPLEMENTED", `/${parent.typeName}/${name} is not served here`);
+  };
 }
 
 function unary(

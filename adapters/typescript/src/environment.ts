@@ -5,7 +5,8 @@ import type { ExecuteRequest } from "@dragoman/client/v1";
 import { isSecretEntry } from "./redact/names.js";
 
 const DEFAULT_PREFIX = "DRAGOMAN";
-const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/** Where programs are looked for if there is no PATH. */
+export const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /** The variable that marks all processes of a run. */
 export const MARKER = "DRAGOMAN_RUN_MARKER";
 

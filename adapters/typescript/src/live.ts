@@ -19,7 +19,7 @@ import { rmSync } from "node:fs";
 import { chmod, readdir } from "node:fs/promises";
 import { join } from "node:path";
 
-import type { Adapter, Log } from "./adapter.js";
+import { programOf, type Adapter, type Log } from "./adapter.js";
 import { Clocks } from "./clocks.js";
 import { EventLog } from "./eventlog.js";
 import { Failure, failureOf, textOf } from "./failure.js";
@@ -101,7 +101,7 @@ export class LiveRun {
     const fault = new Promise<never>((_, reject) => {
       this.fail = reject;
     });
-    const run = current.run(this, async () => adapter.run(new Run(this)));
+    const run = current.run(this, async () => adapter.run(new Run(this, programOf(adapter, this.settings.config))));
     const own: Promise<Outcomes> = Promise.race([run, fault]).then(
       (result) => ({ result: result ?? undefined }),
       (error: unknown) => ({ error }),

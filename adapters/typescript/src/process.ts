@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { FailureKind, OutputStream, Outcome, RunPhase, ResultSchema, Severity, type Result } from "@dragoman/client/v1";
 import { spawn, type ChildProcessWithoutNullStreams } from "node:child_process";
 import { once } from "node:events";
-import { accessSync, constants, existsSync, mkdirSync } from "node:fs";
+import { accessSync, constants, existsSync, mkdirSync, statSync } from "node:fs";
 import { join, resolve } from "node:path";
 import type { Readable } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
@@ -240,16 +240,22 @@ export async function execute(
 
 /** Returns why a program could not be started. Node.js says it with the next event, which replaces this. */
 function errnoOf(path: string, cwd: string, search = "/usr/bin:/bin"): string {
-  const directories = path.includes("/") ? [""] : search.split(":");
-  const found = directories.map((directory) => resolve(cwd, directory, path)).filter((place) => existsSync(place));
+  const found = placesOf(path, cwd, search);
   if (found.length === 0) return "ENOENT";
   return found.some(isExecutable) ? "EIO" : "EACCES";
 }
 
-function isExecutable(path: string): boolean {
+/** Returns where a program is: at its path, or in the directories of a PATH. */
+export function placesOf(program: string, cwd: string, search: string): string[] {
+  const directories = program.includes("/") ? [""] : search.split(":");
+  return directories.map((directory) => resolve(cwd, directory, program)).filter((place) => existsSync(place));
+}
+
+/** Returns whether a path is that of a file that may be executed. */
+export function isExecutable(path: string): boolean {
   try {
     accessSync(path, constants.X_OK);
-    return true;
+    return statSync(path).isFile();
   } catch {
     return false;
   }

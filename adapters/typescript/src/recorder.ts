@@ -3,6 +3,7 @@ import {
   AgentEventSchema,
   CapabilitiesSchema,
   EventOrigin,
+  NoticeSchema,
   OutputStream,
   PermissionsSchema,
   RunCountersSchema,
@@ -46,6 +47,7 @@ export class Recorder {
   readonly #request: ExecuteRequest;
   readonly #settings: Settings;
   readonly #texts: Texts;
+  readonly #waiting: MessageInitShape<typeof NoticeSchema>[] = []; // for the attempt that opens next
   readonly #calls = new Set<string>(); // tool calls that were counted
   #attempt: number;
   #budget: number; // bytes of output that are left
@@ -80,6 +82,7 @@ export class Recorder {
     this.phase = "attempt";
     this.write({ case: "started", value: started }, EventOrigin.ADAPTER);
     this.state({ phase: RunPhase.STARTING });
+    for (const notice of this.#waiting.splice(0)) this.write({ case: "notice", value: notice }, EventOrigin.ADAPTER);
   }
 
   /** Writes an event of the agent, which is counted and may come in pieces. */
@@ -106,8 +109,11 @@ export class Recorder {
     );
   }
 
+  /** Writes a message for people. Before an attempt is open, it is kept until one is. */
   notice(severity: Severity, code: string, message: string): void {
-    this.write({ case: "notice", value: { severity, code, message } }, EventOrigin.ADAPTER);
+    const value = { severity, code, message };
+    if (this.phase === "initial") this.#waiting.push(value);
+    else this.write({ case: "notice", value }, EventOrigin.ADAPTER);
   }
 
   /** Writes the result, last. */

@@ -65,6 +65,8 @@ export class Run {
   readonly prompt: string;
   /** The settings, checked against the schema. */
   readonly config: JsonObject;
+  /** What to run: the adapter's `program`, or the setting `command`. */
+  readonly program: string;
   /** Absolute and existing; empty if the adapter has no FEATURE_WORKSPACE. */
   readonly cwd: string;
   /** Which session to resume. */
@@ -73,8 +75,9 @@ export class Run {
   readonly signal: AbortSignal;
 
   /** For the server. */
-  constructor(live: LiveRun) {
+  constructor(live: LiveRun, program: string) {
     this.#live = live;
+    this.program = program;
     this.request = live.request;
     this.prompt = live.settings.prompt;
     this.config = live.settings.config;
@@ -133,9 +136,9 @@ export class Run {
     this.#take(create(AgentEventSchema, { origin: EventOrigin.AGENT, body: { case: "log", value } }));
   }
 
-  /** Writes a message for people, with a stable code. */
+  /** Writes a message for people, with a stable code. Before the attempt is open, it is kept until it is. */
   notice(severity: Severity, code: string, message: string): void {
-    if (this.#live.recorder.phase === "attempt") this.#live.recorder.notice(severity, code, message);
+    if (this.#live.recorder.phase !== "ended") this.#live.recorder.notice(severity, code, message);
   }
 
   /**

@@ -5,6 +5,7 @@ import {
   AdapterService,
   AuthState,
   CancelResponseSchema,
+  DetectRequestSchema,
   DetectResponseSchema,
   DetectionConfidence,
   DetectionSchema,
@@ -42,7 +43,15 @@ import { setTimeout as delay } from "node:timers/promises";
 
 import { describe, type Adapter, type Log } from "./adapter.js";
 import { batched } from "./batches.js";
-import { definitionFor, implementationOf, reflected, type CallInfo, type StreamInfo } from "./boundary.js";
+import {
+  definitionFor,
+  explainUnknown,
+  implementationOf,
+  reflected,
+  type CallInfo,
+  type StreamInfo,
+} from "./boundary.js";
+import { checkOf, look } from "./detection.js";
 import { Reader, SlowReader, type ReaderOptions } from "./eventlog.js";
 import { Health } from "./health.js";
 import { Holders } from "./holders.js";
@@ -90,6 +99,7 @@ export class Server {
     this.#grpc.addService(definitionFor(AdapterService), this.#implementation());
     this.#health.addTo(this.#grpc);
     new ReflectionService(reflected(AdapterService)).addToServer(this.#grpc);
+    explainUnknown(this.#grpc);
   }
 
   /** Listens at an address; see `listen`. */
@@ -144,15 +154,6 @@ export class Server {
           create(ListModelsResponseSchema, { models: this.described.models, source: ModelSource.STATIC }),
         ),
         listSkills: named(() => create(ListSkillsResponseSchema)),
-        syncSkills: named(() => {
-          throw new DragomanError("NOT_IMPLEMENTED", `${this.described.label} installs no skills`);
-        }),
-        getChanges: named(() => {
-          throw new DragomanError("NOT_IMPLEMENTED", `${this.described.label} tracks no changes`);
-        }),
-        readArtifact: named(() => {
-          throw new DragomanError("NOT_IMPLEMENTED", `${this.described.label} leaves no artifacts`);
-        }),
       },
       this.#log,
     );
@@ -168,17 +169,14 @@ export class Server {
 
   async #detect(request: DetectRequest, signal: AbortSignal): Promise<DetectResponse> {
     const { adapter, label, capabilities } = this.described;
-    const found: Detection = create(
-      DetectionSchema,
-      this.#adapter.detect
-        ? await this.#adapter.detect(request, signal)
-        : {
-            available: true,
-            auth: AuthState.NOT_NEEDED,
-            confidence: DetectionConfidence.NOT_APPLICABLE,
-            message: `${label} needs no agent.`,
-          },
-    );
+    const found: Detection =
+      (await look(this.#adapter, request, signal)) ??
+      create(DetectionSchema, {
+        available: true,
+        auth: AuthState.NOT_NEEDED,
+        confidence: DetectionConfidence.NOT_APPLICABLE,
+        message: `${label} needs no agent.`,
+      });
     Object.assign(found, {
       adapter,
       label,
@@ -202,6 +200,9 @@ export class Server {
       if (problem) add(Severity.ERROR, "cwd_invalid", problem);
       else add(Severity.INFO, "cwd_valid", "The working directory can be used.");
     }
+    const { config: asked, env } = request;
+    const found = await look(this.#adapter, create(DetectRequestSchema, { config: asked, env }), signal);
+    if (found) checks.push(checkOf(found));
     const more = (await this.#adapter.checks?.(request, signal)) ?? [];
     checks.push(...more.map((check) => create(EnvironmentCheckSchema, check)));
     const levels = checks.map(({ level }) => level);

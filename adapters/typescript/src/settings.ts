@@ -138,6 +138,7 @@ function refuse(request: ExecuteRequest, described: DescribeResponse): void {
     ["prompt_template", request.task.case === "promptTemplate", "by a router"],
     ["session.handover", Boolean(session?.handover), "by a router"],
     ["fallback", request.fallback !== undefined, "by a router"],
+    ["limits.budget", request.limits?.budget !== undefined, "by a router"],
     ["admission", request.admission !== undefined, "by a router"],
     ["agent_name", request.agentName !== "", "by a router"],
     ["session.key", selector?.case === "key", "by a router"],

@@ -40,14 +40,14 @@ async function run(run: Run) {
       const result = {
         toolCallId: text(frame, "toolUseId"),
         content: text(frame, "content"),
-        status: ToolStatus.COMPLETED,
+        status: frame["isError"] ? ToolStatus.FAILED : ToolStatus.COMPLETED,
       };
       return run.emit({ case: "toolResult", value: result });
     }
     if (frame["type"] === "result") report = frame;
     return undefined;
   };
-  const exit = await run.exec({ path: String(run.config["command"]), stdin: run.prompt }, handle);
+  const exit = await run.exec({ path: run.program, stdin: run.prompt }, handle);
   const result = exit.result();
   if (result.outcome === Outcome.FAILED && report?.["isError"])
     Object.assign(result.failure!, { message: text(report, "text") });

@@ -52,17 +52,15 @@ async function run(run: Run) {
         for (let i = 0; i < Number(value); i++) await say(String(i).padStart(100, "0"));
         break;
       case "call":
-      case "tool": {
+      case "tool":
+      case "failing": {
         const id = `call-${++calls}`;
         await run.emit({
           case: "toolCall",
           value: { id, name: value, kind: ToolKind.OTHER, inputJson: "{}", status: ToolStatus.RUNNING },
         });
-        if (name === "tool")
-          await run.emit({
-            case: "toolResult",
-            value: { toolCallId: id, content: "done", status: ToolStatus.COMPLETED },
-          });
+        const status = name === "failing" ? ToolStatus.FAILED : ToolStatus.COMPLETED;
+        if (name !== "call") await run.emit({ case: "toolResult", value: { toolCallId: id, content: "done", status } });
         break;
       }
       case "touch":

@@ -17,13 +17,18 @@ import {
 export type Request = MessageInitShape<typeof ExecuteRequestSchema>;
 
 /** Serves an adapter that does this for each run. */
-export async function served(t: TestContext, run: Adapter["run"], ...declared: Feature[]) {
+export function served(t: TestContext, run: Adapter["run"], ...declared: Feature[]) {
+  return servedAs(t, { run }, ...declared);
+}
+
+/** Serves an adapter that has more than a run. */
+export async function servedAs(t: TestContext, own: Omit<Adapter, "describe">, ...declared: Feature[]) {
   const folder = mkdtempSync(join(tmpdir(), "server-"));
   const address = `unix:${join(folder, "a.sock")}`;
   const logged: string[] = [];
   const capabilities = features(PermissionMode.STRICT, Feature.PROMPT, Feature.PERMISSION_REQUESTS, ...declared);
   const server = new Server(
-    { describe: { adapter: "tested", version: "3", capabilities }, run },
+    { describe: { adapter: "tested", version: "3", capabilities }, ...own },
     (_level, message, fields) => {
       logged.push(`${message} ${JSON.stringify(fields)}`);
     },

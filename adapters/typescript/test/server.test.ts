@@ -13,6 +13,7 @@ import {
   Outcome,
   SessionChange,
   SessionDisposition,
+  Severity,
   type AgentEvent,
 } from "@dragoman/client/v1";
 
@@ -34,6 +35,28 @@ test("a run has its events in order, and a result", async (t) => {
   );
   const [started] = events;
   assert.deepEqual(started?.body.case === "started" && started.body.value.labels, { team: "a" });
+});
+
+test("a notice that comes before the attempt opens is kept until it does", async (t) => {
+  const { client } = await served(t, async (run) => {
+    run.notice(Severity.WARNING, "early", "Of the adapter itself.");
+    if (run.prompt === "fail") throw new Failure(FailureKind.NOT_INSTALLED, "", "It is not there.");
+    run.start({ notes: ["a note"] });
+    run.notice(Severity.INFO, "late", "After the start.");
+  });
+  const shown = async (prompt: string) =>
+    (await eventsOf(client.execute(hello(prompt)))).map(({ body }) =>
+      body.case === "notice" ? body.value.code : body.case,
+    );
+  assert.deepEqual(await shown("hello"), ["started", "state", "early", "late", "result"]);
+  assert.deepEqual(await shown("fail"), ["started", "state", "early", "result"]);
+});
+
+test("a call that is not served is refused with a reason", async (t) => {
+  const { client } = await served(t, async () => {});
+  for (const call of [() => client.adapter.syncSkills({}), () => client.adapter.getChanges({})]) {
+    await assert.rejects(call(), { reason: "NOT_IMPLEMENTED" });
+  }
 });
 
 test("the same request joins, another is refused", async (t) => {
@@ -170,6 +193,8 @@ test("what is not declared is refused", async (t) => {
     ["prompt_template", { task: { case: "promptTemplate", value: "x" } }],
     ["session.key", { session: { selector: { case: "key", value: {} } } }],
     ["fallback", { fallback: {} }],
+    ["limits.budget", { limits: { budget: {} } }],
+    ["attachments", { attachments: [{}] }],
     ["skills", { skills: [{ name: "x" }] }],
   ];
   for (const [field, request] of refused) {

@@ -2,7 +2,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 
@@ -19,13 +18,12 @@ func main() {
 			Capabilities: adapter.Features(pb.PermissionMode_PERMISSION_MODE_STRICT,
 				pb.Feature_FEATURE_PROMPT, pb.Feature_FEATURE_WORKSPACE, pb.Feature_FEATURE_PERMISSION_REQUESTS),
 		},
-		Run: run,
+		Program: "careful", Run: run,
 	})
 }
 
 func run(_ context.Context, run *adapter.Run) (*pb.Result, error) {
-	command, _ := run.Config["command"].(string)
-	agent := adapter.Command{Path: cmp.Or(command, "careful"), Stdin: []byte(run.Prompt + "\n"), OpenStdin: true}
+	agent := adapter.Command{Path: run.Program, Stdin: []byte(run.Prompt + "\n"), OpenStdin: true}
 	summary := ""
 	exit, err := run.Exec(agent, func(line adapter.Line) {
 		var frame struct{ Type, ID, Tool, Path, Text string }

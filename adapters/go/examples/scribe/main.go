@@ -2,7 +2,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 
@@ -27,14 +26,13 @@ func main() {
 			Capabilities: adapter.Features(pb.PermissionMode_PERMISSION_MODE_NONE,
 				pb.Feature_FEATURE_PROMPT, pb.Feature_FEATURE_WORKSPACE, pb.Feature_FEATURE_TOOL_START),
 		},
-		Run: run,
+		Program: "scribe", Run: run,
 	})
 }
 
 func run(_ context.Context, run *adapter.Run) (*pb.Result, error) {
-	command, _ := run.Config["command"].(string)
 	agent := &scribe{run: run}
-	exit, err := run.Exec(adapter.Command{Path: cmp.Or(command, "scribe"), Stdin: []byte(run.Prompt)}, agent.line)
+	exit, err := run.Exec(adapter.Command{Path: run.Program, Stdin: []byte(run.Prompt)}, agent.line)
 	if err != nil {
 		return nil, err
 	}

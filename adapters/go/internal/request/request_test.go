@@ -233,6 +233,8 @@ func TestRefusals(t *testing.T) {
 		"permissions":    {func(r *pb.ExecuteRequest) { r.Permissions = &pb.Permissions{AutoApprove: true} }, dragoman.NotSupported, "permissions"},
 		"a fallback":     {func(r *pb.ExecuteRequest) { r.Fallback = &pb.Fallback{} }, dragoman.NotSupported, "fallback"},
 		"admission":      {func(r *pb.ExecuteRequest) { r.Admission = &pb.Admission{} }, dragoman.NotSupported, "admission"},
+		"a budget":       {func(r *pb.ExecuteRequest) { r.Limits = &pb.Limits{Budget: &pb.Budget{}} }, dragoman.NotSupported, "limits.budget"},
+		"attachments":    {func(r *pb.ExecuteRequest) { r.Attachments = []*pb.Attachment{{}} }, dragoman.NotSupported, "attachments"},
 		"a stored agent": {func(r *pb.ExecuteRequest) { r.AgentName = "a" }, dragoman.NotSupported, "agent_name"},
 		"a stored session": {func(r *pb.ExecuteRequest) {
 			r.Session = &pb.SessionSelector{Selector: &pb.SessionSelector_ResumeRunId{ResumeRunId: "r"}}

@@ -140,6 +140,7 @@ func refuse(request *pb.ExecuteRequest, described *pb.DescribeResponse) *dragoma
 	}{
 		{"fallback", request.GetFallback() != nil, 0},
 		{"admission", request.GetAdmission() != nil, 0},
+		{"limits.budget", request.GetLimits().GetBudget() != nil, 0},
 		{"agent_name", request.GetAgentName() != "", 0},
 		{"session.key", session.GetKey() != nil, 0},
 		{"session.resume_run_id", session.GetResumeRunId() != "", 0},

@@ -107,8 +107,12 @@ func (a *agent) step(name, value string) error {
 		return err
 	case "usage":
 		return a.report(value)
-	case "tool", "call":
-		return a.tool(value, name == "tool")
+	case "call":
+		return a.tool(value, pb.ToolStatus_TOOL_STATUS_RUNNING)
+	case "tool":
+		return a.tool(value, pb.ToolStatus_TOOL_STATUS_COMPLETED)
+	case "failing":
+		return a.tool(value, pb.ToolStatus_TOOL_STATUS_FAILED)
 	case "session":
 		return a.run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_Session{Session: &pb.Session{NativeId: cmp.Or(a.run.Resume, value)}}})
 	case "lost":
@@ -170,15 +174,16 @@ func (a *agent) piece(text string) error {
 	return a.run.Text(fmt.Sprint("item-", a.items), text)
 }
 
-func (a *agent) tool(name string, isDone bool) error {
+// tool reports a tool call, and how it ended unless it still runs.
+func (a *agent) tool(name string, end pb.ToolStatus) error {
 	a.calls++
 	call := &pb.ToolCall{Id: fmt.Sprint("call-", a.calls), Name: name, Kind: pb.ToolKind_TOOL_KIND_OTHER, InputJson: "{}"}
 	call.Status = pb.ToolStatus_TOOL_STATUS_RUNNING
 	err := a.run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_ToolCall{ToolCall: call}})
-	if err != nil || !isDone {
+	if err != nil || end == call.GetStatus() {
 		return err
 	}
-	result := &pb.ToolResult{ToolCallId: call.GetId(), Content: "done", Status: pb.ToolStatus_TOOL_STATUS_COMPLETED}
+	result := &pb.ToolResult{ToolCallId: call.GetId(), Content: "done", Status: end}
 	return a.run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_ToolResult{ToolResult: result}})
 }
 

@@ -72,7 +72,7 @@ pub struct End {
 
 /// Starts a command with a whole environment, which has the marker.
 pub async fn start(argv: &[String], env: &BTreeMap<String, String>, directory: &str) -> io::Result<Started> {
-    let Some(program) = look_path(&argv[0], env.get("PATH").map_or("", String::as_str)) else {
+    let Some(program) = place_of(&argv[0], env.get("PATH").map_or("", String::as_str)) else {
         return Ok(Started::Refused("ENOENT".to_owned()));
     };
     let (stdin, input) = io::pipe()?;
@@ -217,6 +217,11 @@ fn send(socket: &UnixStream, descriptor: &impl AsFd) -> io::Result<()> {
 /// Returns the path of a program that is found in a PATH, or is a path; `None` if it is not there.
 #[must_use]
 pub fn look_path(program: &str, path: &str) -> Option<PathBuf> {
+    place_of(program, path).filter(|found| is_executable(found))
+}
+
+/// Returns where a program is to be started: a path is taken as it is, as the start says best what is wrong with it.
+fn place_of(program: &str, path: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program));
     }

@@ -182,8 +182,9 @@ fn refuse(request: &ExecuteRequest, described: &DescribeResponse) -> Result<(), 
         let is_kept = keeps || has(described, Feature::PermissionRequests);
         (!is_kept).then(|| format!("{label} never asks for permission; leave permissions out"))
     };
-    let fields: [(&str, bool, Option<String>); 15] = [
+    let fields = [
         ("fallback", request.fallback.is_some(), routers()),
+        ("limits.budget", request.limits.as_ref().is_some_and(|limits| limits.budget.is_some()), routers()),
         ("admission", request.admission.is_some(), routers()),
         ("agent_name", !request.agent_name.is_empty(), routers()),
         ("session.key", matches!(session.selector, Some(Selector::Key(_))), routers()),

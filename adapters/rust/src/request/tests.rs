@@ -31,6 +31,9 @@ fn fields_that_cannot_be_honoured_are_refused() {
     assert_eq!(refused(|r| r.model = "m".into()), is("model"));
     assert_eq!(refused(|r| r.system_prompt = "s".into()), is("system_prompt"));
     assert_eq!(refused(|r| r.admission = Some(Default::default())), is("admission"));
+    let budget = Some(crate::api::Budget::default());
+    assert_eq!(refused(|r| r.limits = Some(Limits { budget, ..Default::default() })), is("limits.budget"));
+    assert_eq!(refused(|r| r.attachments = vec![Default::default()]), is("attachments"));
     assert_eq!(refused(|r| r.agent_name = "a".into()), is("agent_name"));
     assert_eq!(
         refused(|r| r.permissions = Some(Permissions { auto_approve: true, ..Default::default() })),

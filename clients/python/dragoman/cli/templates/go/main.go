@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -27,15 +26,14 @@ func newAdapter() *adapter.Adapter {
 			Capabilities: adapter.Features(pb.PermissionMode_PERMISSION_MODE_NONE,
 				pb.Feature_FEATURE_PROMPT, pb.Feature_FEATURE_WORKSPACE, pb.Feature_FEATURE_TOOL_START),
 		},
-		Run: run, Detect: detect,
+		Program: "newagent", Run: run,
 	}
 }
 
 // run does one run: it starts the agent, and returns how the run ended.
 func run(_ context.Context, run *adapter.Run) (*pb.Result, error) {
-	command, _ := run.Config["command"].(string)
 	agent := &agent{run: run}
-	exit, err := run.Exec(adapter.Command{Path: cmp.Or(command, "newagent"), Stdin: []byte(run.Prompt)}, agent.line)
+	exit, err := run.Exec(adapter.Command{Path: run.Program, Stdin: []byte(run.Prompt)}, agent.line)
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +87,9 @@ func (a *agent) line(line adapter.Line) {
 		_ = a.run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_ToolCall{ToolCall: call}})
 	case "tool_result":
 		result := &pb.ToolResult{ToolCallId: f.ToolUseID, Content: f.Content, Status: pb.ToolStatus_TOOL_STATUS_COMPLETED}
+		if f.IsError {
+			result.Status = pb.ToolStatus_TOOL_STATUS_FAILED
+		}
 		_ = a.run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_ToolResult{ToolResult: result}})
 	case "result":
 		a.done = &f

@@ -25,13 +25,17 @@ func TestMain(m *testing.M) {
 
 // TestAMissingAgentIsReported asks for a program that is not there, and for the stand-in.
 func TestAMissingAgentIsReported(t *testing.T) {
+	server, err := adapter.NewServer(newAdapter(), slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for command, isThere := range map[string]bool{"/no/such/program": false, "./newagent": true} {
 		config, err := structpb.NewStruct(map[string]any{"command": command})
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := detect(t.Context(), &pb.DetectRequest{Config: config})
-		if err != nil || found.GetAvailable() != isThere {
+		found, err := server.Detect(t.Context(), &pb.DetectRequest{Config: config})
+		if err != nil || found.GetDetections()[0].GetAvailable() != isThere {
 			t.Errorf("%s: %v, %v", command, found, err)
 		}
 	}

@@ -14,6 +14,7 @@ const SCHEMA: &str = r#"{"type": "object", "additionalProperties": false, "prope
 struct Newagent;
 
 impl Adapter for Newagent {
+    const PROGRAM: &'static str = "newagent";
     /// Says what the agent is. A feature that is not declared is refused before anything starts.
     fn describe(&self) -> api::DescribeResponse {
         let declared = [Feature::Prompt, Feature::Workspace, Feature::ToolStart];
@@ -30,8 +31,7 @@ impl Adapter for Newagent {
 
     /// Does one run: it starts the agent, and returns how the run ended.
     async fn run(&self, run: Run) -> Result<Option<api::Result>, Error> {
-        let command = Command::new(run.setting("command").unwrap_or("newagent")).stdin(run.prompt());
-        let mut agent = run.exec(command).await?;
+        let mut agent = run.exec(Command::new(run.program()).stdin(run.prompt())).await?;
         let mut reader = Reader { run: &run, item: 0 };
         let mut done = None;
         while let Some(line) = agent.next_line().await {
@@ -82,8 +82,8 @@ impl Reader<'_> {
                 Body::ToolCall(api::ToolCall { id, name, kind, input_json, status, ..Default::default() })
             }
             Some("tool_result") => {
-                let (tool_call_id, content, status) =
-                    (text("toolUseId"), text("content"), ToolStatus::Completed as i32);
+                let status = if frame["isError"] == true { ToolStatus::Failed } else { ToolStatus::Completed } as i32;
+                let (tool_call_id, content) = (text("toolUseId"), text("content"));
                 Body::ToolResult(api::ToolResult { tool_call_id, content, status, ..Default::default() })
             }
             _ => {

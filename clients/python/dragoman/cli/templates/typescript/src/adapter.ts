@@ -19,14 +19,14 @@ export const adapter: Adapter = {
     configurationDoc: "Use when: (say what this agent is good at). Don't use when: (and what it is not).",
     capabilities: features(PermissionMode.NONE, Feature.PROMPT, Feature.WORKSPACE, Feature.TOOL_START),
   },
+  program: "newagent",
   run,
 };
 
 /** Does one run: it starts the agent, and returns how the run ended. */
 async function run(run: Run) {
   const agent = new Newagent(run);
-  const command = typeof run.config["command"] === "string" ? run.config["command"] : "newagent";
-  const exit = await run.exec({ path: command, stdin: run.prompt }, (line) => agent.line(line));
+  const exit = await run.exec({ path: run.program, stdin: run.prompt }, (line) => agent.line(line));
   const result = exit.result();
   const { done } = agent; // the agent's own report outranks its exit code
   if (done?.isError) throw new Failure(FailureKind.PROCESS_CRASHED, "newagent_error", done.text);
@@ -39,15 +39,14 @@ async function run(run: Run) {
 type Frame =
   | { type: "assistant"; text: string; delta?: boolean }
   | { type: "tool_call"; id: string; name: string; input: unknown }
-  | { type: "tool_result"; toolUseId: string; content: string }
+  | { type: "tool_result"; toolUseId: string; content: string; isError?: boolean }
   | { type: "result"; isError: boolean; text: string };
 
 /** Understands what the agent prints in one run. */
 class Newagent {
   readonly #run: Run;
   #item = 0; // the number of the message that is being read
-  /** Its report that it is done. */
-  done: Extract<Frame, { type: "result" }> | undefined;
+  done: Extract<Frame, { type: "result" }> | undefined; // its report that it is done
 
   constructor(run: Run) {
     this.#run = run;
@@ -78,7 +77,8 @@ class Newagent {
       }
       case "tool_result": {
         const { toolUseId: toolCallId, content } = frame;
-        await this.#run.emit({ case: "toolResult", value: { toolCallId, content, status: ToolStatus.COMPLETED } });
+        const status = frame.isError ? ToolStatus.FAILED : ToolStatus.COMPLETED;
+        await this.#run.emit({ case: "toolResult", value: { toolCallId, content, status } });
         return true;
       }
       case "result":
