@@ -36,6 +36,7 @@ type scripted struct {
 	t     *testing.T
 	calls chan call
 	runs  []string
+	asked proto.Message // by the last call
 }
 
 func (s *scripted) Execute(request *pb.ExecuteRequest, stream grpc.ServerStreamingServer[pb.AgentEvent]) error {
@@ -50,6 +51,7 @@ func (s *scripted) Attach(request *pb.AttachRequest, stream grpc.ServerStreaming
 func (s *scripted) play(request proto.Message, runID string, stream grpc.ServerStreamingServer[pb.AgentEvent]) error {
 	select {
 	case next := <-s.calls:
+		s.asked = request
 		if next.wants != nil && !proto.Equal(next.wants, request) {
 			s.t.Errorf("request %v, want %v", request, next.wants)
 		}

@@ -48,6 +48,12 @@ export class FakeStream {
     return this;
   }
 
+  /** Sends events as they are, with what no revision of today knows. */
+  sendAsIs(...events: AgentEvent[]): this {
+    for (const event of events) this.#call.write(event);
+    return this;
+  }
+
   end(): void {
     this.#call.end();
   }
