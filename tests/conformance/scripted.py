@@ -8,19 +8,24 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from dragoman.conformance.script import VARIABLE, steps_of
+from dragoman.protocol.clocks import Clocks
 from dragoman.sdk import (
     AdapterServer,
     AgentSpec,
     FailureError,
     FailureInfo,
     InProcessAdapter,
+    Job,
     Line,
+    Plan,
+    Run,
     Stream,
     Terminal,
     Turn,
     capabilities,
     log_event,
 )
+from dragoman.sdk._run.attempt import AttemptEnd
 from dragoman.sdk.fields import JsonValue
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api
@@ -33,6 +38,8 @@ from tests.sdk.schemas import config_schema
 NONE = pb.PERMISSION_MODE_NONE
 POLL_S = 0.01
 TYPE = "scripted"
+EXITED = "exited"
+"""The code of a failure whose message is an exit code, as an agent of this process has none."""
 
 
 class ScriptedAdapter(InProcessAdapter):
@@ -75,10 +82,21 @@ class ScriptedAdapter(InProcessAdapter):
     )
 
     async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> api.Detection:
-        del env, config
+        del env
+        if _is_missing(config):
+            return api.Detection(message="There is no such program.", hint="Name another one.")
         return api.Detection(available=True, message="Always there.", auth=api.AUTH_STATE_NOT_NEEDED)
 
+    async def attempt(self, run: Run, job: Job, plan: Plan, env: Mapping[str, str], clocks: Clocks) -> AttemptEnd:
+        end = await super().attempt(run, job, plan, env, clocks)
+        terminal = end.evidence.report.terminal
+        if terminal is None or terminal.failure is None or terminal.failure.code != EXITED:
+            return end
+        return replace(end, evidence=replace(end.evidence, exit_code=int(terminal.failure.message)))
+
     async def work(self, turn: Turn) -> None:
+        if _is_missing(turn.job.config):
+            raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, "There is no such program."))
         with ExitStack() as stack:
             performer = Performer(turn, stack)
             script = turn.env.get(VARIABLE, "")
@@ -86,6 +104,11 @@ class ScriptedAdapter(InProcessAdapter):
                 name, _, value = line.partition("=")
                 await performer.perform(name, value)
         turn.report.terminal = Terminal(succeeded=True)
+
+
+def _is_missing(config: Mapping[str, JsonValue]) -> bool:
+    """Return whether the program that stands for the agent does not exist; it is not started."""
+    return "command" in config and not Path(str(config["command"])).exists()
 
 
 class ModestAdapter(ScriptedAdapter):
@@ -133,14 +156,15 @@ class Performer:
                 await self._ask(name, value)
             case "hang":
                 await self._hang()
-            case "fail":
-                raise FailureError(FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, value, code="failed"))
+            case "exit" | "fail":
+                code = EXITED if name == "exit" else "failed"
+                raise FailureError(FailureInfo(pb.FAILURE_KIND_PROCESS_CRASHED, value, code=code))
             case "flood":
                 for number in range(int(value)):
                     self._say(f"{number:0100}")
                     if number % 100 == 0:
                         await asyncio.sleep(0)
-            case "deaf" | "lost" | "session" | "call" | "tool" | "usage":
+            case "deaf" | "lost" | "session" | "call" | "tool" | "failing" | "usage":
                 self._report(name, value)
             case "err" | "line" | "raw":
                 self._print(name, value)
@@ -153,8 +177,10 @@ class Performer:
                 self._is_deaf = True
             case "lost" | "session":
                 self._session(name, value)
-            case "call" | "tool":
-                self._call(value, is_ended=name == "tool")
+            case "call":
+                self._call(value, None)
+            case "tool" | "failing":
+                self._call(value, pb.TOOL_STATUS_COMPLETED if name == "tool" else pb.TOOL_STATUS_FAILED)
             case "usage":
                 self._usage(value)
 
@@ -176,12 +202,12 @@ class Performer:
                 await asyncio.Event().wait()
             raise
 
-    def _call(self, name: str, *, is_ended: bool) -> None:
+    def _call(self, name: str, status: pb.ToolStatus.ValueType | None) -> None:
         event = pb.AgentEvent(tool_call=pb.ToolCall(id="1", name=name, status=pb.TOOL_STATUS_RUNNING))
         self._turn.observe(event)
         self._emit(event)
-        if is_ended:
-            result = pb.ToolResult(tool_call_id="1", content="done", status=pb.TOOL_STATUS_COMPLETED)
+        if status is not None:
+            result = pb.ToolResult(tool_call_id="1", content="done", status=status)
             self._emit(pb.AgentEvent(tool_result=result))
 
     def _usage(self, counts: str) -> None:

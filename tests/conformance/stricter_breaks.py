@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.conformance.breaks import event, request
-from tests.conformance.proxy import Break
+from tests.conformance.breaks import answer, event, request
+from tests.conformance.proxy import Break, Call
 
 
 def _only_claims(claim: pb.SessionDisposition.ValueType, *, is_copy: bool) -> Break:
@@ -28,6 +28,15 @@ def _fails(change: Callable[[pb.Failure], object]) -> Break:
     return event("fail=", "result", lambda came: change(came.result.failure))
 
 
+def _another_program(_: Call, came: api.DetectResponse) -> None:
+    came.detections[0].executable = "/usr/bin/true"
+
+
+def _succeed(came: pb.AgentEvent) -> None:
+    came.result.ClearField("failure")
+    came.result.outcome = pb.OUTCOME_SUCCEEDED
+
+
 def _lose_words(failure: pb.Failure) -> None:
     failure.kind, failure.message = pb.FAILURE_KIND_INTERNAL, "The agent failed."
 
@@ -40,6 +49,19 @@ STRICTER: dict[tuple[str, str], Break] = {
     ("tools.results", "RUNNING, which is not that of an end"): _status("tool_result", pb.TOOL_STATUS_RUNNING),
     ("tools.results", "UNSPECIFIED, which is not that of an end"): _status("tool_result", 0),
     ("tools.results", "that succeeded has the status FAILED"): _status("tool_result", pb.TOOL_STATUS_FAILED),
+    ("tools.failed", "is_error of a tool that failed is false"): event(
+        "failing=", "tool_result", lambda came: setattr(came.tool_result, "is_error", False)
+    ),
+    ("detect.missing", "the executable is /usr/bin/true"): answer("Detect", _another_program),
+    ("detect.missing", "neither a hint nor a problem"): answer(
+        "Detect", lambda _, came: came.detections[0].ClearField("hint")
+    ),
+    ("run.missing", "OUTCOME_SUCCEEDED instead of FAILED"): event("", "result", _succeed),
+    ("run.missing", "the failure has no message"): event(
+        "", "result", lambda came: came.result.failure.ClearField("message")
+    ),
+    ("run.exit-code", "OUTCOME_SUCCEEDED where FAILED is due"): event("exit=", "result", _succeed),
+    ("run.exit-code", "exit_code is 0"): event("exit=", "result", lambda came: setattr(came.result, "exit_code", 0)),
     ("tools.start", "its status is COMPLETED"): _status("tool_call", pb.TOOL_STATUS_COMPLETED, "call="),
     ("tools.start", "its status is UNSPECIFIED"): _status("tool_call", 0, "call="),
     ("run.failure-is-data", "the failure is INTERNAL"): _fails(_lose_words),

@@ -21,6 +21,8 @@ from tests.router.harness import config, routing
 pytestmark = [pytest.mark.timeout(120), pytest.mark.conformance]
 
 AT_ONCE = 16
+CONFIG = '{"command": "{script}"}'
+"""Names a program, which the kit makes absent; the scripted adapter does not start it."""
 ADAPTER_BREAKS = {**BREAKS, **FEATURE_BREAKS}
 LARGE = {
     *("request.large", "request.too-large", "prompt.large", "output.slow-reader", "output.huge-line"),
@@ -54,7 +56,9 @@ async def examine(broken: Break, folder: Path, rule_id: str) -> Report:
         serving(f"unix:{folder / 'whole.sock'}", make()) as server,
         proxied(server.addresses[0], broken) as address,
     ):
-        return await run_checks(Options(address=address, adapter=TYPE, agent="script", only=only, at_once=AT_ONCE))
+        return await run_checks(
+            Options(address=address, adapter=TYPE, config=CONFIG, agent="script", only=only, at_once=AT_ONCE)
+        )
 
 
 def test_each_rule_is_broken_by_an_adapter() -> None:
@@ -87,7 +91,9 @@ async def examine_some(broken: Break, folder: Path, *only: str) -> dict[str, tup
         serving(f"unix:{folder / 'whole.sock'}") as server,
         proxied(server.addresses[0], broken) as address,
     ):
-        report = await run_checks(Options(address=address, adapter=TYPE, agent="script", only=only, at_once=AT_ONCE))
+        report = await run_checks(
+            Options(address=address, adapter=TYPE, config=CONFIG, agent="script", only=only, at_once=AT_ONCE)
+        )
     return {item.rule.id: (item.verdict, item.message) for item in report.outcomes}
 
 

@@ -62,6 +62,14 @@ def test_tokens_are_reported_as_far_as_they_are_known(tmp_path: Path) -> None:
     assert found == [(11, 7), (11, None), (None, 7)]
 
 
+def test_a_tool_fails_and_an_agent_exits(tmp_path: Path) -> None:
+    done = perform(tmp_path, "tool=list", "failing=list", "exit=7", "say=no more")
+    ended = [frame for frame in map(json.loads, done.stdout.splitlines()) if frame["type"] == "tool_result"]
+    assert [(frame["content"], frame.get("isError")) for frame in ended] == [("done", None), ("failed", True)]
+    assert done.returncode == 7
+    assert '"result"' not in done.stdout, "it says nothing of success or failure"
+
+
 def test_a_format_of_its_own(tmp_path: Path) -> None:
     own = write(
         tmp_path / "format.py",

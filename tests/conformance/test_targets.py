@@ -82,7 +82,7 @@ async def test_model_api() -> None:
     report = await run_checks(
         Options(command=adapter("model_api"), config='{"provider": "anthropic"}', env=MODEL_API, check_s=60)
     )
-    check(report, 86)
+    assert "neither {script} nor a setting 'command' names the agent's program" in check(report, 86)
 
 
 async def test_http() -> None:

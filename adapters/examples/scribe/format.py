@@ -18,7 +18,8 @@ def line(frame: dict[str, Any]) -> str:
         case "tool_call":
             return json.dumps({**frame, "type": "tool_start"})
         case "tool_result":
-            return json.dumps({"type": "tool_end", "id": frame["toolUseId"], "ok": True, "output": frame["content"]})
+            is_ok = not frame.get("isError")
+            return json.dumps({"type": "tool_end", "id": frame["toolUseId"], "ok": is_ok, "output": frame["content"]})
         case "result" if frame["isError"]:
             return json.dumps({"type": "error", "message": frame["text"]})
         case "result":

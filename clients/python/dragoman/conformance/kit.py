@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import itertools
+import json
 import os
 import secrets
 from collections.abc import Awaitable, Callable
@@ -51,6 +52,7 @@ class Setup(Struct, frozen=True):
         command: how to start the target; empty if the kit did not start it.
         model_requests: returns what the scripted model server was asked, as text. Raises `Skip` if there is none.
         mark: the value of `KIT_VARIABLE` in the environment of every run.
+        script: the path of the scripted agent, which stands for ``{script}``; empty if there is none.
         slowness: how many times as long as usual a check may take, and waits for what the target has to do.
     """
 
@@ -62,6 +64,7 @@ class Setup(Struct, frozen=True):
     command: tuple[str, ...] = ()
     model_requests: Callable[[], list[str]] = _no_model
     mark: str = ""
+    script: str = ""
     slowness: float = 1.0
 
 
@@ -285,6 +288,15 @@ def need_duty(kit: Kit, duty: api.Duty.ValueType) -> None:
     """
     if not kit.does(duty):
         raise Skip(f"{api.Duty.Name(duty)} is not declared")
+
+
+def has_setting(schema: str, name: str) -> bool:
+    """Return whether a schema of settings, as JSON text, knows a setting."""
+    try:
+        properties = json.loads(schema or "{}").get("properties", {})
+    except (ValueError, AttributeError):
+        return False  # another rule says so
+    return name in properties
 
 
 async def is_duty_refused(kit: Kit, duty: api.Duty.ValueType, request: api.ExecuteRequest, field_path: str) -> bool:

@@ -221,7 +221,9 @@ async def _prepared(options: Options, folder: Path, stack: AsyncExitStack) -> Se
         raise ValueError("the configuration is not a JSON object")  # noqa: TRY004 - as the other faults of JSON
     env = {name: filled(value) for name, value in options.env.items()}
     setup = Setup(options.adapter, config, env, options.agent or kind, folder, options.command)
-    setup = replace(setup, mark=secrets.token_hex(8), slowness=max(1.0, options.check_s / CHECK_S))
+    setup = replace(
+        setup, mark=secrets.token_hex(8), script=values["script"], slowness=max(1.0, options.check_s / CHECK_S)
+    )
     stack.callback(end_left, setup.mark, KIT_VARIABLE)
     return setup if model is None else replace(setup, model_requests=partial(_asked, model, []))
 

@@ -19,6 +19,7 @@ agent cannot report; the rules that need that step are skipped.
 ``raw=HEX``          these bytes as they are
 ``flood=LINES``      so many messages of 100 characters, as fast as they are read
 ``tool=NAME``        a tool call and its result
+``failing=NAME``     a tool call whose result is an error
 ``call=NAME``        a tool call that gets no result
 ``output=TEXT``      the output of the call that was made last, while that tool runs
 ``think=TEXT``       a piece of reasoning
@@ -41,6 +42,7 @@ agent cannot report; the rules that need that step are skipped.
 ``ask=PERMISSION``   request a permission; a message says which option was answered. Only adapters whose agent can ask
 ``question=TEXT``    ask for a text; a message says what was answered. Only adapters whose agent can ask
 ``write=PATH``       create a file if a permission to edit it, which is asked for, is granted. Only these adapters
+``exit=CODE``        end with this exit code at once, and report neither success nor a failure
 ``fail=TEXT``        report a failure, and end with exit code 1
 ``hang``             wait for ever
 ===================  ===============================================================================================
@@ -119,6 +121,7 @@ class Agent:
             "raw": lambda data: _write(1, bytes.fromhex(data)),
             "flood": self._flood,
             "tool": self._tool,
+            "failing": lambda name: self._tool(name, isError=True),
             "call": self._call,
             "output": lambda text: self._json(text, type="tool_output", toolUseId=f"call-{self._calls}", text=text),
             "think": lambda text: self._json(text, type="thinking", text=text),
@@ -137,6 +140,7 @@ class Agent:
             "hold": _hold,
             "child": lambda _: subprocess.Popen(["sleep", str(_CHILD_S)], stdin=subprocess.DEVNULL, close_fds=False),
             "deaf": _ignore_signals,
+            "exit": lambda code: sys.exit(int(code)),
             "fail": self._fail,
             "hang": lambda _: _hang(),
         }
@@ -188,9 +192,10 @@ class Agent:
         self._json(f"tool {name}", type="tool_call", id=call, name=name, input={})
         return call
 
-    def _tool(self, name: str) -> None:
+    def _tool(self, name: str, **more: bool) -> None:
         call = self._call(name)
-        self._json(f"tool {name} done", type="tool_result", toolUseId=call, content="done")
+        content = "failed" if more else "done"
+        self._json(f"tool {name} {content}", type="tool_result", toolUseId=call, content=content, **more)
 
     def _report_usage(self, counts: str) -> None:
         names = ("inputTokens", "outputTokens")

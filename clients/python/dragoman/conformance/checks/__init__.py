@@ -10,6 +10,7 @@ from dragoman.conformance.checks import (
     input,  # noqa: A004 - the topic
     lifecycle,
     limits,
+    missing,
     output,
     registration,
     reports,
@@ -31,6 +32,7 @@ __all__ = [
     "input",
     "lifecycle",
     "limits",
+    "missing",
     "output",
     "registration",
     "reports",

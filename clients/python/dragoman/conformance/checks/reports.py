@@ -43,6 +43,22 @@ async def results(kit: Kit) -> None:
         expect(statuses == done, f"the result of a tool that succeeded has the status {_status(statuses - done)}")
 
 
+@check("tools.failed")
+async def failed(kit: Kit) -> None:
+    """Let a tool fail."""
+    stream = await kit.run(kit.request("failing=conformance", "say=done"))
+    ended = stream.of("tool_result")
+    if not (ended or stream.of("tool_call") or kit.has(pb.FEATURE_TOOL_START)):
+        raise Skip("FEATURE_TOOL_START is not declared, and no tool call is reported")
+    expect(ended, "a tool call that failed has no result")
+    statuses = {result.status for result in ended}
+    expect(
+        statuses == {pb.TOOL_STATUS_FAILED}, f"the result of a tool that failed has the status {_status(statuses)}"
+    )
+    denied = any(result.HasField("is_error") and not result.is_error for result in ended)
+    expect(not denied, "is_error of a tool that failed is false")
+
+
 def _status(statuses: set[pb.ToolStatus.ValueType]) -> str:
     """Return the names of statuses, for people."""
     known = pb.ToolStatus.values()

@@ -1,12 +1,11 @@
 """What a request sets, and an adapter declares that it honours, reaches the agent: a word of its own for each."""
 
-import json
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.conformance.check import Skip, check, expect
-from dragoman.conformance.kit import Kit, run_in_time
+from dragoman.conformance.kit import Kit, has_setting, run_in_time
 from dragoman.conformance.streams import Stream
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
@@ -115,7 +114,7 @@ async def workspace(kit: Kit) -> None:
 @check("settings.max-turns")
 async def max_turns(kit: Kit) -> None:
     """Set a turn limit: a number that the agent can show, or one that a scripted model exceeds."""
-    if not _has_key(kit.described.config_schema_json, "maxTurns"):
+    if not has_setting(kit.described.config_schema_json, "maxTurns"):
         raise Skip("config_schema_json has no maxTurns")
     if kit.setup.agent == "script":
         request = _request(kit, str(_TURNS))
@@ -127,11 +126,3 @@ async def max_turns(kit: Kit) -> None:
     stream = await run_in_time(kit, request, _PATIENCE_S, "config.maxTurns did not end the run")
     kind = pb.FailureKind.Name(stream.result.failure.kind)
     expect(stream.result.failure.kind == pb.FAILURE_KIND_MAX_TURNS, f"{kind} where MAX_TURNS is due")
-
-
-def _has_key(schema: str, key: str) -> bool:
-    try:
-        properties = json.loads(schema or "{}").get("properties", {})
-    except (ValueError, AttributeError):
-        return False  # another rule says so
-    return key in properties

@@ -1,0 +1,95 @@
+"""An agent whose program does not exist, and one that ends with an error: neither is a success, nor silence."""
+
+import json
+from typing import Any
+
+from dragoman.conformance.check import Skip, Violation, check, expect
+from dragoman.conformance.kit import Kit, has_setting
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+_COMMAND = "command"
+"""The setting that names the agent's program, where an adapter has it."""
+_EXIT_CODE = 7
+_NO_PROGRAM = {pb.FAILURE_KIND_NOT_INSTALLED, pb.FAILURE_KIND_SPAWN_FAILED}
+
+
+def _without_program(kit: Kit, request: Any) -> None:
+    """Let the settings and variables of a request name a program that does not exist.
+
+    Raises:
+        Skip: the kit does not know which of them names one.
+    """
+    absent = str(kit.setup.folder / "no-such-program")
+    script = kit.setup.script
+    config: dict[str, Any] = kit.setup.config
+    env = kit.setup.env
+    if script and script in json.dumps([config, env]):
+        config = json.loads(json.dumps(config).replace(script, absent))
+        env = {name: value.replace(script, absent) for name, value in env.items()}
+    elif has_setting(kit.described.config_schema_json, _COMMAND):
+        config = {**config, _COMMAND: absent}
+    else:
+        raise Skip("neither {script} nor a setting 'command' names the agent's program")
+    request.config.Clear()
+    request.config.update(config)
+    request.env.update(env)
+
+
+@check("detect.missing")
+async def detect(kit: Kit) -> None:
+    """Detect an agent whose program does not exist."""
+    request = api.DetectRequest(adapter=kit.adapter, refresh=True)
+    _without_program(kit, request)
+    try:
+        answer = await kit.call("Detect", request)
+    except DragomanError as error:
+        if error.reason is Reason.NOT_IMPLEMENTED:
+            raise Skip("Detect is not implemented, and says so") from error
+        raise Violation(f"Detect failed: {error.code.name}: that there is no program is data") from error
+    expect(answer.detections, "no detection")
+    found = answer.detections[0]
+    expect(not found.available, "available is true, although the program does not exist")
+    expect(not found.executable, f"the executable is {found.executable}, which is not the program that was asked for")
+    expect(found.hint or found.problems, "neither a hint nor a problem says what is wrong")
+
+
+@check("test.missing")
+async def test_environment(kit: Kit) -> None:
+    """Test an environment with an agent whose program does not exist."""
+    request = api.TestEnvironmentRequest(adapter=kit.adapter, mode=api.TEST_MODE_QUICK)
+    _without_program(kit, request)
+    if kit.has(pb.FEATURE_WORKSPACE):
+        request.workspace.cwd = str(kit.setup.folder)
+    try:
+        answer = await kit.call("TestEnvironment", request)
+    except DragomanError as error:
+        if error.reason is Reason.NOT_IMPLEMENTED:
+            raise Skip("TestEnvironment is not implemented, and says so") from error
+        raise Violation(f"TestEnvironment failed: {error.code.name}: a missing program is a failed check") from error
+    expect(answer.status == api.TEST_STATUS_FAIL, "a program that does not exist is not reported as FAIL")
+    failed = [item for item in answer.checks if item.level == pb.SEVERITY_ERROR]
+    expect(failed and all(item.code and item.message for item in failed), "no failed check with a code and a message")
+
+
+@check("run.missing")
+async def run(kit: Kit) -> None:
+    """Run an agent whose program does not exist."""
+    request = kit.request()
+    _without_program(kit, request)
+    result = (await kit.run(request)).result
+    expect(result.outcome == pb.OUTCOME_FAILED, f"{pb.Outcome.Name(result.outcome)} instead of FAILED")
+    kind = result.failure.kind
+    expect(kind in _NO_PROGRAM, f"{pb.FailureKind.Name(kind)} where NOT_INSTALLED or SPAWN_FAILED is due")
+    expect(result.failure.message, "the failure has no message")
+
+
+@check("run.exit-code")
+async def exit_code(kit: Kit) -> None:
+    """Have an agent exit with an error, without another word."""
+    result = (await kit.run(kit.request("say=hello", f"exit={_EXIT_CODE}"))).result
+    outcome = pb.Outcome.Name(result.outcome)
+    expect(result.outcome == pb.OUTCOME_FAILED, f"{outcome} where FAILED is due: the agent exited with {_EXIT_CODE}")
+    found = result.exit_code if result.HasField("exit_code") else "absent"
+    expect(found == _EXIT_CODE, f"exit_code is {found}; the agent exited with {_EXIT_CODE}")
