@@ -12,6 +12,7 @@ from dragoman.testkit.profiles.qwen import QWEN
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
+from tests.agents.conforming import ConformanceTests
 from tests.agents.harness import Harness, Recipe, answering
 from tests.agents.suite import ASKED, AgentSuite
 
@@ -84,6 +85,8 @@ def recipe(family: AgentProfile, *args: str, **fields: Any) -> Recipe:
 
 
 class TestOpencode(AcpSuite):
+    # With one of the agents: what the kit examines is the adapter.
+    test_the_kit_examines_it = ConformanceTests.test_the_kit_examines_it
     recipe = recipe(
         # By itself it asks for nothing within its directory.
         replace(OPENCODE, environment={**OPENCODE.environment, "OPENCODE_PERMISSION": '{{"edit": "ask"}}'}),

@@ -18,6 +18,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
+from tests.agents.conforming import LEAST, RULES, judge, options_for
 from tests.agents.harness import PATIENCE_S, Failing, Harness, Recipe, ServedAdapter, answering, when
 from tests.agents.several import QuietSuite
 from tests.agents.suite import ALLOWED, ASKED, SharedAdapter, is_kind, resuming
@@ -85,8 +86,14 @@ class TestOpenClaw(SharedAdapter, QuietSuite):
     """Everything that all agents must stand."""
 
     recipe: ClassVar[Recipe] = RECIPE
-    # Each process of the adapter starts a gateway, which takes most of a minute: too long for the kit's.
-    test_the_kit_examines_it = None  # type: ignore[assignment]
+
+    @pytest.mark.timeout(1500)
+    @pytest.mark.proves("conformance kit", features=(), uses=())
+    async def test_the_kit_examines_it(self, served: ServedAdapter, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[override]
+        """Examine the adapter that all tests share, as each process starts a gateway, which takes long."""
+        rules = tuple(name for name in RULES if not name.startswith("process."))
+        options = options_for(RECIPE, served, monkeypatch)
+        await judge(replace(options, address=served.client.address, command=()), rules, LEAST)
 
     @pytest.fixture
     async def harness(

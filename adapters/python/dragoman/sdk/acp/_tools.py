@@ -40,6 +40,8 @@ KINDS: Final = {
     "switch_mode": pb.TOOL_KIND_SWITCH_MODE,
     "other": pb.TOOL_KIND_OTHER,
 }
+_WORDS: Final = {kind: word for word, kind in KINDS.items()}
+"""What stands for the name of a tool: the protocol has none, and not every agent adds one of its own."""
 _EXIT_KEYS: Final = ("exitCode", "exit_code", "exit")
 _OUTPUT_KEYS: Final = ("output", "content", "stdout", "message", "error", "text")
 _PATH_KEYS: Final = ("path", "file_path", "filePath", "filepath", "absolute_path", "fileName", "file")
@@ -285,7 +287,7 @@ class ToolCalls:
         """Emit a call if it changed: some agents repeat themselves."""
         event = pb.ToolCall(
             id=call.id,
-            name=call.name,
+            name=call.name or _WORDS.get(call.kind, "other"),
             kind=call.kind or pb.TOOL_KIND_OTHER,
             title=call.title,
             input_json=compact(call.raw_input) if call.raw_input else "",
