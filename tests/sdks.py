@@ -18,7 +18,7 @@ from dragoman.v1 import adapter_pb2 as api
 
 __all__ = ["SDKS", "UNSERVED", "declared_by_adapter", "refused_rpc", "started"]
 
-UNSERVED = ("GetChanges", "ReadArtifact", "SyncSkills", "OfALaterRevision")
+UNSERVED = ("Send", "GetChanges", "ReadArtifact", "SyncSkills", "OfALaterRevision")
 """RPCs that the SDKs of Go, TypeScript and Rust do not serve."""
 
 SDKS: dict[str, dict[str, list[str]]] = json.loads(

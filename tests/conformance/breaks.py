@@ -428,19 +428,6 @@ def _with_zero(came: pb.AgentEvent) -> None:
     came.result.usage.tokens.output = came.result.usage.tokens.output
 
 
-def _only_warned(_: Call, came: api.TestEnvironmentResponse) -> None:
-    """Report a missing program as a warning."""
-    for item in came.checks:
-        if item.code == "agent_unavailable":
-            item.level, came.status = pb.SEVERITY_WARNING, api.TEST_STATUS_WARN
-
-
-def _adapters_fault(came: pb.AgentEvent) -> None:
-    """Report a missing program as a crash."""
-    if came.result.failure.kind == pb.FAILURE_KIND_NOT_INSTALLED:
-        came.result.failure.kind = pb.FAILURE_KIND_PROCESS_CRASHED
-
-
 OPEN_REQUEST = pb.InputRequest(id="open", kind=pb.INPUT_KIND_TEXT, title="?")
 
 BREAKS: dict[str, Break] = {
@@ -455,9 +442,7 @@ BREAKS: dict[str, Break] = {
     "describe.config-schema": answer("Describe", lambda _, came: setattr(came, "config_schema_json", "[]")),
     "describe.bounds": answer("Describe", lambda _, came: setattr(came, "label", "x" * 300)),
     "detect.data": answer("Detect", lambda _, came: came.detections[0].ClearField("detected_at")),
-    "detect.missing": answer("Detect", lambda _, came: setattr(came.detections[0], "available", True)),
     "test.invalid-is-data": rejected(lambda call: call.method == "TestEnvironment", Reason.INVALID_REQUEST),
-    "test.missing": answer("TestEnvironment", _only_warned),
     "models.answer": rejected(lambda call: call.method == "ListModels", Reason.RUN_NOT_FOUND),
     "skills.answer": rejected(lambda call: call.method == "ListSkills", Reason.RUN_NOT_FOUND),
     "skills.sync": rejected(lambda call: call.method == "SyncSkills", Reason.RUN_NOT_FOUND),
@@ -517,8 +502,6 @@ BREAKS: dict[str, Break] = {
     "run.unheld-output": text(
         "flood=5000", "the end", "", "Attach", lambda call: call.script.startswith("say=ready\nwait=")
     ),
-    "run.missing": event("", "result", _adapters_fault),
-    "run.exit-code": event("exit=", "result", lambda came: came.result.ClearField("exit_code")),
     "session.resumes": Break(event=_another_session),
     "session.forks": request(lambda execute: execute.session.ClearField("fork"), "session="),
     "session.unfit": request(_fitting),
@@ -540,9 +523,6 @@ BREAKS: dict[str, Break] = {
     ),
     "events.input-resolved": replace_state("input_request", OPEN_REQUEST),
     "tools.results": event("tool=", "tool_result", lambda came: came.log.CopyFrom(pb.Log(text="done"))),
-    "tools.failed": event(
-        "failing=", "tool_result", lambda came: setattr(came.tool_result, "status", pb.TOOL_STATUS_COMPLETED)
-    ),
     "usage.reported": event("usage=11,7", "result", lambda came: setattr(came.result.usage.tokens, "input", 12)),
     "usage.absent": event("usage=11,", "result", _with_zero),
     "batching.declared": rejected(_is_execute(lambda execute: execute.HasField("batching"))),
@@ -612,4 +592,4 @@ BREAKS: dict[str, Break] = {
     "errors.retry-info": _no_id_status(error(Reason.ADAPTER_UNAVAILABLE)),
     "errors.no-internal": _no_id_status(error(Reason.INTERNAL)),
 }
-"""What breaks each rule of adapters but those of ``feature_breaks``; ``broken_process`` has those of processes."""
+"""What breaks each rule of adapters but those of ``feature_breaks`` and ``missing_breaks``; ``broken_process`` has those of processes."""

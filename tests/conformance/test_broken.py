@@ -12,6 +12,7 @@ from tests.conformance.breaks import BREAKS
 from tests.conformance.broken_process import PROCESS_BREAKS
 from tests.conformance.feature_breaks import FEATURE_BREAKS
 from tests.conformance.leaks import HANDLES, LEAKS
+from tests.conformance.missing_breaks import MISSING_BREAKS
 from tests.conformance.proxy import Break, proxied
 from tests.conformance.router_breaks import ROUTER_BREAKS
 from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, serving
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.conformance]
 AT_ONCE = 16
 CONFIG = '{"command": "{script}"}'
 """Names a program, which the kit makes absent; the scripted adapter does not start it."""
-ADAPTER_BREAKS = {**BREAKS, **FEATURE_BREAKS}
+ADAPTER_BREAKS = {**BREAKS, **FEATURE_BREAKS, **MISSING_BREAKS}
 LARGE = {
     *("request.large", "request.too-large", "prompt.large", "output.slow-reader", "output.huge-line"),
     *("events.heartbeat", "attach.retention", "limits.grace", "run.orphan-after", "run.unheld-output"),
