@@ -10,10 +10,14 @@ from dragoman.protocol.budgets import (
     Decision,
     Used,
     amount_of,
+    at_end_message,
+    budget_failure,
     budget_problems,
-    exceeded_message,
+    decision_notice,
     lowered_budget,
     narrowed_budget,
+    never_reported,
+    unreported_message,
 )
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given
@@ -126,12 +130,14 @@ def test_calls_are_added_and_cache_reads_count_as_input() -> None:
     meter = BudgetMeter(pb.Budget(input_tokens=100, output_tokens=100, model_calls=2))
     tokens = {"input": 10, "cache_read": 20, "cache_write": 5, "output": 7, "reasoning": 3}
     assert take(meter, usage(tokens=tokens), usage(tokens=tokens)) == [
-        Decision("warn", "model_calls", "2 model calls", "2 model calls")
+        Decision("warn", "model_calls", "2", "2 model calls")
     ]
     assert meter.used == Used(input_tokens=70, output_tokens=14, model_calls=2)
     assert shown(take(meter, usage(tokens=tokens))) == [("exceeded", "input_tokens")]
     decision = meter.exceeded or Decision("unknown", "cost")
-    assert exceeded_message(decision).startswith("The run exceeded limits.budget.input_tokens: 105 input tokens")
+    failure = budget_failure(decision)
+    assert failure.message.startswith("The run exceeded limits.budget.input_tokens: it used 105 of 100 input tokens.")
+    assert (failure.kind, failure.code) == (pb.FAILURE_KIND_BUDGET_EXCEEDED, "budget_input_tokens")
 
 
 def test_only_the_first_cap_is_exceeded() -> None:
@@ -145,9 +151,9 @@ def test_only_the_first_cap_is_exceeded() -> None:
 def test_what_is_exactly_used_is_not_exceeded() -> None:
     meter = BudgetMeter(pb.Budget(cost="0.30", warn_percent=100))
     assert take(meter, usage(cost="0.1"), usage(cost="0.1")) == []
-    assert take(meter, usage(cost="0.1")) == [Decision("warn", "cost", "0.3 USD", "0.3 USD")]
+    assert take(meter, usage(cost="0.1")) == [Decision("warn", "cost", "0.3", "0.3 USD")]
     assert meter.is_used_up
-    assert take(meter, usage(cost="0.0000000001")) == [Decision("exceeded", "cost", "0.3000000001 USD", "0.3 USD")]
+    assert take(meter, usage(cost="0.0000000001")) == [Decision("exceeded", "cost", "0.3000000001", "0.3 USD")]
 
 
 def test_a_report_of_limits_alone_is_no_call() -> None:
@@ -320,3 +326,54 @@ def test_batches_make_no_difference(events: list[pb.AgentEvent], sizes: list[int
         at += size
     assert found == expected
     assert batched.used == single.used
+
+
+def capabilities(*features: Any, reporting: Any = pb.USAGE_REPORTING_UNSPECIFIED) -> pb.Capabilities:
+    """Return what an adapter declares."""
+    declared = pb.Capabilities(usage_reporting=reporting)
+    for feature in features:
+        declared.items.add(feature=feature)
+    return declared
+
+
+@pytest.mark.parametrize(
+    ("declared", "refused"),
+    [
+        (capabilities(), {"cost", "input_tokens", "output_tokens", "model_calls", "tool_calls", "repeats"}),
+        (capabilities(pb.FEATURE_TOOL_START, pb.FEATURE_COST), {"input_tokens", "output_tokens", "model_calls"}),
+        (capabilities(pb.FEATURE_PER_CALL_USAGE), {"cost", "tool_calls", "repeats"}),
+        (
+            capabilities(reporting=pb.USAGE_REPORTING_AT_END),
+            {"cost", "model_calls", "tool_calls", "repeats"},
+        ),
+        (capabilities(reporting=pb.USAGE_REPORTING_EXACT), {"cost", "tool_calls", "repeats"}),
+        (capabilities(pb.FEATURE_PER_MODEL_USAGE), {"cost", "model_calls", "tool_calls", "repeats"}),
+    ],
+)
+def test_caps_on_what_is_never_reported(declared: pb.Capabilities, refused: set[str]) -> None:
+    assert {one.path for one in never_reported(ALL, declared)} == {f"limits.budget.{name}" for name in refused}
+    assert never_reported(pb.Budget(turns=1), declared) == []
+
+
+@pytest.mark.parametrize(
+    ("reporting", "names"),
+    [
+        (pb.USAGE_REPORTING_EXACT, ()),
+        (pb.USAGE_REPORTING_PER_CALL, ("cost",)),
+        (pb.USAGE_REPORTING_AT_END, ("cost", "input_tokens", "output_tokens")),
+    ],
+)
+def test_what_may_be_exceeded_before_it_is_known(reporting: Any, names: Sequence[str]) -> None:
+    message = at_end_message(ALL, capabilities(reporting=reporting))
+    assert [name for name in ("cost", "input_tokens", "output_tokens") if name in message] == list(names)
+    assert at_end_message(pb.Budget(tool_calls=1), capabilities(reporting=reporting)) == ""
+
+
+def test_words() -> None:
+    assert unreported_message([]) == ""
+    assert "limits.budget.cost and limits.budget.output_tokens" in unreported_message(["cost", "output_tokens"])
+    kinds: list[Any] = ["warn", "ask", "exceeded", "unknown"]
+    shown_as = [decision_notice(Decision(kind, "cost", "2.1", "2 USD")) for kind in kinds]
+    codes = ["budget_warning", "budget_warning", "budget_exceeded", "budget_unknown"]
+    assert [code for code, _ in shown_as] == codes
+    assert shown_as[0][1] == "The run has used 2.1 of 2 USD (limits.budget.cost)."

@@ -15,6 +15,7 @@ What a run does is its prompt, or its template as it is, a JSON list of steps, d
     {"clear": true}        have the result say that the session is to be forgotten
     {"lost": true}         end the attempt, as its session is gone, and begin another
     {"used": n}            have the result report so many input tokens
+    {"spent": "1.5"}       report that a call of the model cost so many dollars
     {"says": "text"}       have the result end with these words
     "(silent)"             only as the first: accept the run and send nothing, until it is cancelled
 
@@ -151,6 +152,10 @@ class _Run:
             self.stop()
         elif kind == "tool":
             self.emit(tool_call=event_pb2.ToolCall(id=value, name="tool"))
+        elif kind == "spent":
+            usage = event_pb2.Usage(scope=event_pb2.USAGE_SCOPE_CALL, semantics=event_pb2.USAGE_SEMANTICS_DELTA)
+            usage.cost.CopyFrom(event_pb2.Cost(amount=value, currency="USD"))
+            self.emit(usage=usage)
         elif kind == "running":
             self.emit(state=event_pb2.State(phase=event_pb2.RUN_PHASE_RUNNING))
         elif kind == "took":
@@ -394,6 +399,7 @@ class Sidecar:
             run.say(self.type, kind, value)
         elif kind in {
             "tool",
+            "spent",
             "running",
             "failed",
             "took",

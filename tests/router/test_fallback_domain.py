@@ -275,6 +275,7 @@ def test_a_policy_for_another_adapter_is_looked_at_too(policy: Any, path: str | 
 NOT_THE_ADAPTERS = {
     *("UNSPECIFIED", "MODEL_REFUSED", "MAX_TURNS", "CONTEXT_OVERFLOW", "SESSION_LOST", "INVALID_CONFIG"),
     *("PERMISSION_DENIED", "ADAPTER_LOST", "WORKSPACE_FAILED", "INTERNAL", "TOOL_TIMEOUT", "OUTPUT_LIMIT"),
+    "BUDGET_EXCEEDED",
 }
 """Failures of the task, the request or ourselves: another agent would meet them too, or the cause is unknown."""
 

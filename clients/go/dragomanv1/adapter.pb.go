@@ -56,6 +56,9 @@ const (
 	// Rejects each request that sets what it cannot honour, and one that requires a capability it does not declare.
 	// Otherwise: the router rejects it.
 	Duty_DUTY_REFUSALS Duty = 5
+	// Ends a run that exceeds `limits.budget`. Otherwise: the router counts the events that pass, and cancels the run at
+	// the adapter. A run with a budget is then not recovered by another router: it ends as LOST.
+	Duty_DUTY_BUDGETS Duty = 6
 )
 
 // Enum value maps for Duty.
@@ -67,6 +70,7 @@ var (
 		3: "DUTY_LIMITS",
 		4: "DUTY_UNATTENDED",
 		5: "DUTY_REFUSALS",
+		6: "DUTY_BUDGETS",
 	}
 	Duty_value = map[string]int32{
 		"DUTY_UNSPECIFIED": 0,
@@ -75,6 +79,7 @@ var (
 		"DUTY_LIMITS":      3,
 		"DUTY_UNATTENDED":  4,
 		"DUTY_REFUSALS":    5,
+		"DUTY_BUDGETS":     6,
 	}
 )
 
@@ -1387,9 +1392,9 @@ func (x *EnvironmentCheck) GetDuration() *durationpb.Duration {
 // | --- | --- |
 // | the adapter | run_id, adapter, prompt, session.fresh, env, orphan_after, relay |
 // | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
-// | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
+// | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, limits.budget, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
 // | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes, attachments |
-// | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, limits.budget, fallback, admission, agent_name |
+// | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, fallback, admission, agent_name |
 type ExecuteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The run's ID, chosen by the caller: `[A-Za-z0-9][A-Za-z0-9._-]{0,127}`. Empty: the server assigns one.
@@ -4909,14 +4914,15 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x14ReadArtifactResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
-	"\x06sha256\x18\x03 \x01(\tR\x06sha256*}\n" +
+	"\x06sha256\x18\x03 \x01(\tR\x06sha256*\x8f\x01\n" +
 	"\x04Duty\x12\x14\n" +
 	"\x10DUTY_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eDUTY_TEMPLATES\x10\x01\x12\x12\n" +
 	"\x0eDUTY_REDACTION\x10\x02\x12\x0f\n" +
 	"\vDUTY_LIMITS\x10\x03\x12\x13\n" +
 	"\x0fDUTY_UNATTENDED\x10\x04\x12\x11\n" +
-	"\rDUTY_REFUSALS\x10\x05*\x9d\x01\n" +
+	"\rDUTY_REFUSALS\x10\x05\x12\x10\n" +
+	"\fDUTY_BUDGETS\x10\x06*\x9d\x01\n" +
 	"\tAuthState\x12\x1a\n" +
 	"\x16AUTH_STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rAUTH_STATE_OK\x10\x01\x12\x16\n" +

@@ -21,10 +21,14 @@ __all__ = [
     "Decision",
     "Used",
     "amount_of",
+    "at_end_message",
+    "budget_failure",
     "budget_problems",
-    "exceeded_message",
+    "decision_notice",
     "lowered_budget",
     "narrowed_budget",
+    "never_reported",
+    "unreported_message",
 ]
 
 Cap = Literal["cost", "input_tokens", "output_tokens", "model_calls", "tool_calls", "turns", "repeats"]
@@ -45,7 +49,9 @@ _MOST_CALLS: Final = 1024
 """Open tool calls that are remembered for their results; of more, the oldest are forgotten."""
 _MOST_STREAKS: Final = 64
 """Nested agents whose last tool calls are remembered."""
-_WORDS: Final[dict[Cap, str]] = {
+_PER_CALL: Final = frozenset({pb.USAGE_REPORTING_EXACT, pb.USAGE_REPORTING_PER_CALL})
+_NOUNS: Final[dict[Cap, str]] = {
+    "cost": "cost",
     "input_tokens": "input tokens",
     "output_tokens": "output tokens",
     "model_calls": "model calls",
@@ -63,7 +69,7 @@ def budget_problems(budget: pb.Budget) -> list[FieldViolation]:
 def _wrong(budget: pb.Budget) -> Iterator[tuple[str, str]]:
     if not budget.ByteSize():
         return
-    if not budget.cost and not any(budget.HasField(name) for name in CAPS if name != "cost"):
+    if not any(_is_set(budget, cap) for cap in CAPS):
         yield "", "sets no cap: give cost, input_tokens, output_tokens, model_calls, tool_calls, turns or repeats"
     if budget.cost and (not _DECIMAL.fullmatch(budget.cost) or not Decimal(budget.cost)):
         yield "cost", 'must be a plain decimal number above zero such as "2.50", of 12 digits and 10 behind the point'
@@ -76,6 +82,44 @@ def _wrong(budget: pb.Budget) -> Iterator[tuple[str, str]]:
             yield name, f"must be from 1 to {_MOST_TOKENS:,}"
     if budget.HasField("warn_percent") and not 1 <= budget.warn_percent <= 100:
         yield "warn_percent", "must be from 1 to 100"
+
+
+def never_reported(budget: pb.Budget, capabilities: pb.Capabilities) -> list[FieldViolation]:
+    """Return the caps of a budget on what an agent with these capabilities never reports."""
+    features = {item.feature for item in capabilities.items}
+    per_call = pb.FEATURE_PER_CALL_USAGE in features or capabilities.usage_reporting in _PER_CALL
+    tokens = per_call or bool(capabilities.usage_reporting) or pb.FEATURE_PER_MODEL_USAGE in features
+    tools = pb.FEATURE_TOOL_START in features
+    reports: dict[Cap, bool] = {
+        "cost": pb.FEATURE_COST in features,
+        "input_tokens": tokens,
+        "output_tokens": tokens,
+        "model_calls": per_call,
+        "tool_calls": tools,
+        "repeats": tools,
+    }
+    return [
+        FieldViolation(f"limits.budget.{cap}", f"its agent does not report {_NOUNS[cap]}; leave it out")
+        for cap in CAPS
+        if _is_set(budget, cap) and not reports.get(cap, True)
+    ]
+
+
+def at_end_message(budget: pb.Budget, capabilities: pb.Capabilities) -> str:
+    """Return which caps may be exceeded before that is known, as usage is reported at the end; empty if none may."""
+    exact = capabilities.usage_reporting == pb.USAGE_REPORTING_EXACT
+    late = ["limits.budget.cost"] if budget.cost and not exact else []
+    if capabilities.usage_reporting not in _PER_CALL:
+        late += [f"limits.budget.{cap}" for cap in ("input_tokens", "output_tokens") if budget.HasField(cap)]
+    if not late:
+        return ""
+    return f"The agent may report its usage only when it ends: {' and '.join(late)} may be exceeded before."
+
+
+def unreported_message(caps: Iterable[Cap]) -> str:
+    """Return that nothing of some caps was reported; empty if there are none."""
+    names = " and ".join(f"limits.budget.{cap}" for cap in caps)
+    return f"The agent did not report what counts towards {names}, so it was not kept." if names else ""
 
 
 def amount_of(text: str) -> Decimal | None:
@@ -112,17 +156,33 @@ class Decision(Struct, frozen=True):
     """``unknown``: cost is reported in another currency, and not counted."""
     cap: Cap
     used: str = ""
-    """For people, e.g. ``2.13 USD``; the other currency if that is what is unknown."""
+    """For people, e.g. ``2.13``; the other currency if that is what is unknown."""
     limit: str = ""
-    """The cap likewise."""
+    """The cap, with what it counts, e.g. ``2 USD``."""
 
 
-def exceeded_message(decision: Decision) -> str:
-    """Return what a result says of a cap that is exceeded, or that the caller stopped at."""
-    verb = "has reached" if decision.kind == "ask" else "exceeded"
-    return (
-        f"The run {verb} limits.budget.{decision.cap}: {decision.used} of {decision.limit}."
-        " Raise the cap if the task needs more; the session is kept."
+def decision_notice(decision: Decision) -> tuple[str, str]:
+    """Return the code and message of the notice of a decision; one that is asked about is a warning."""
+    field = f"limits.budget.{decision.cap}"
+    if decision.kind == "unknown":
+        return (
+            "budget_unknown",
+            f"Cost in {decision.used!r} does not count towards {field}, which is in {decision.limit}.",
+        )
+    if decision.kind == "exceeded":
+        return "budget_exceeded", f"The run used {decision.used} of {decision.limit}, more than {field} allows."
+    return "budget_warning", f"The run has used {decision.used} of {decision.limit} ({field})."
+
+
+def budget_failure(decision: Decision) -> pb.Failure:
+    """Return the failure of a run that exceeded a cap, or that the caller stopped near it."""
+    verb = "was stopped near" if decision.kind == "ask" else "exceeded"
+    message = (
+        f"The run {verb} limits.budget.{decision.cap}: it used {decision.used} of {decision.limit}."
+        " Raise the cap if the task needs more, and resume the session."
+    )
+    return pb.Failure(
+        kind=pb.FAILURE_KIND_BUDGET_EXCEEDED, code=f"budget_{decision.cap}", message=message, retryable=False
     )
 
 
@@ -335,7 +395,7 @@ class BudgetMeter:
         most = self._caps.get("turns")
         if most is None or self._turns_ended < most:
             return []
-        used = Decision("exceeded", "turns", self._text("turns", self._turns_ended), self._text("turns", most))
+        used = Decision("exceeded", "turns", f"{self._turns_ended + 1}", self._text("turns", most))
         self.exceeded = self.exceeded or used
         return [used]
 
@@ -409,7 +469,7 @@ class BudgetMeter:
                 self._warned.add(cap)
                 kind = "ask" if self._asks and cap not in self._raised else "warn"
             if kind is not None:
-                decision = Decision(kind, cap, self._text(cap, amount), self._text(cap, most))
+                decision = Decision(kind, cap, self._text(cap, amount).partition(" ")[0], self._text(cap, most))
                 self.exceeded = decision if kind == "exceeded" else self.exceeded
                 decisions.append(decision)
         return decisions
@@ -417,7 +477,7 @@ class BudgetMeter:
     def _text(self, cap: Cap, amount: Decimal | int) -> str:
         if cap == "cost":
             return f"{amount_text(Decimal(amount))} {self._currency}"
-        return f"{amount:,} {_WORDS[cap]}"
+        return f"{amount:,} {_NOUNS[cap]}"
 
 
 def amount_text(amount: Decimal) -> str:
@@ -459,11 +519,12 @@ def lowered_budget(budget: pb.Budget, most: pb.Budget) -> FieldViolation | None:
 
 def _caps(budget: pb.Budget) -> Iterator[tuple[Cap, Decimal | int]]:
     for cap in CAPS:
-        if cap == "cost":
-            if budget.cost:
-                yield cap, Decimal(budget.cost)
-        elif budget.HasField(cap):
-            yield cap, getattr(budget, cap)
+        if _is_set(budget, cap):
+            yield cap, Decimal(budget.cost) if cap == "cost" else getattr(budget, cap)
+
+
+def _is_set(budget: pb.Budget, cap: Cap) -> bool:
+    return bool(budget.cost) if cap == "cost" else budget.HasField(cap)
 
 
 def _counts(usage: pb.Usage, currency: str) -> _Counts:

@@ -59,6 +59,10 @@ class _DutyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     """Rejects each request that sets what it cannot honour, and one that requires a capability it does not declare.
     Otherwise: the router rejects it.
     """
+    DUTY_BUDGETS: _Duty.ValueType  # 6
+    """Ends a run that exceeds `limits.budget`. Otherwise: the router counts the events that pass, and cancels the run at
+    the adapter. A run with a budget is then not recovered by another router: it ends as LOST.
+    """
 
 class Duty(_Duty, metaclass=_DutyEnumTypeWrapper):
     """Duty is a part of the work for a run. An adapter that declares it does it for each run, also for direct callers. For
@@ -87,6 +91,10 @@ a rejection or their default answer.
 DUTY_REFUSALS: Duty.ValueType  # 5
 """Rejects each request that sets what it cannot honour, and one that requires a capability it does not declare.
 Otherwise: the router rejects it.
+"""
+DUTY_BUDGETS: Duty.ValueType  # 6
+"""Ends a run that exceeds `limits.budget`. Otherwise: the router counts the events that pass, and cancels the run at
+the adapter. A run with a budget is then not recovered by another router: it ends as LOST.
 """
 Global___Duty: typing_extensions.TypeAlias = Duty
 
@@ -748,9 +756,9 @@ class ExecuteRequest(google.protobuf.message.Message):
     | --- | --- |
     | the adapter | run_id, adapter, prompt, session.fresh, env, orphan_after, relay |
     | optional | agent, company, run, task_key, context, session.reason, workspace, auth_token, api_url, brand, labels, include_native |
-    | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
+    | the adapter if it declares it, else the router | prompt_template, session.handover, limits.start_up, limits.idle, limits.wall, limits.grace, limits.output_bytes, limits.tool_call, limits.budget, permissions.interactive, permissions.request_timeout, required_capabilities, batching |
     | the adapter if it declares it, else NOT_SUPPORTED | system_prompt, instructions, config, session.handle, session.fork, skills, mcp_servers, model, permissions.rules, permissions.default_decision, permissions.native_mode, permissions.auto_approve, track_changes, attachments |
-    | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, limits.budget, fallback, admission, agent_name |
+    | the router; NOT_SUPPORTED at a sidecar | session.key, session.resume_run_id, fallback, admission, agent_name |
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -95,8 +95,6 @@ class Acceptance:
         self._check_caller(request, backend)
         self._policy.check(request, backend.record.type)
         session = await self._runs.sessions.find(request, backend)
-        if request.limits.budget.ByteSize():
-            raise not_supported("limits.budget", "this router keeps no budget; leave it out")
         self._drain.refuse_new()
         # Another call may have been faster while the adapter, or the run whose session is resumed, was looked up.
         if (known := self._runs.same(sent)) is not None:

@@ -1,9 +1,10 @@
 """What a router does with a request before an adapter gets it that does not declare a duty. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from dragoman.protocol.bounds import wrong_duration
+from dragoman.protocol.budgets import never_reported
 from dragoman.protocol.duties import declarations, unsupported
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid, invalid_fields
 from dragoman.protocol.template_values import template_values
@@ -30,6 +31,8 @@ def refuse_unsupported(request: adapter_pb2.ExecuteRequest, description: adapter
     Raises:
         DragomanError: NOT_SUPPORTED, CAPABILITY_MISSING, or INVALID_REQUEST of a setting that its schema lacks.
     """
+    if adapter_pb2.DUTY_BUDGETS not in description.duties:
+        _refuse(never_reported(request.limits.budget, description.capabilities))
     if adapter_pb2.DUTY_REFUSALS in description.duties:
         return
     features = {item.feature for item in description.capabilities.items}
@@ -40,15 +43,18 @@ def refuse_unsupported(request: adapter_pb2.ExecuteRequest, description: adapter
         message = f"Adapter {description.adapter!r} lacks {names}; choose another adapter."
         raise DragomanError(Reason.CAPABILITY_MISSING, message, {"missing": names})
     why = f"adapter {description.adapter!r} does not declare that it honours it; leave it out"
-    wrong = [FieldViolation(rule.name, why) for rule in unsupported(request, declarations(description))]
-    if wrong:
-        message = f"{wrong[0].path}: {wrong[0].description}"
-        raise DragomanError(Reason.NOT_SUPPORTED, message, violations=wrong)
+    _refuse([FieldViolation(rule.name, why) for rule in unsupported(request, declarations(description))])
     settings = request.config if request.HasField("config") else request.agent.adapter_config
     unknown = unknown_settings(settings, description.config_schema_json)
     if unknown:
         text = f"is no setting of adapter {description.adapter!r}"
         raise invalid_fields([FieldViolation(f"config.{name}", text) for name in unknown])
+
+
+def _refuse(wrong: Sequence[FieldViolation]) -> None:
+    if wrong:
+        message = f"{wrong[0].path}: {wrong[0].description}"
+        raise DragomanError(Reason.NOT_SUPPORTED, message, violations=wrong)
 
 
 def rewritten(
@@ -65,6 +71,11 @@ def rewritten(
         following.ClearField("required_capabilities")
     if adapter_pb2.DUTY_LIMITS not in duties:
         _check_durations(request.limits, "limits", _LIMITS)
+        for name in (*_LIMITS, "output_bytes"):
+            following.limits.ClearField(name)
+    if adapter_pb2.DUTY_BUDGETS not in duties:
+        following.limits.ClearField("budget")
+    if not following.limits.ByteSize():
         following.ClearField("limits")
     if adapter_pb2.DUTY_UNATTENDED not in duties:
         _check_durations(request.permissions, "permissions", ("request_timeout",))

@@ -5,6 +5,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
+from dragoman.protocol.budgets import BudgetMeter
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.backend import AdapterBackend
@@ -79,6 +80,8 @@ class AdmissionController:
         request.ClearField("fallback")
         request.ClearField("admission")
         course = Course(Rules(options.fallback, self._policy.upstream_retries))
+        if request.limits.budget.ByteSize():
+            course.meter = BudgetMeter(request.limits.budget)
         run.equip(course=course, suggest=lambda: self._candidates(run.record.adapter))
         return options
 

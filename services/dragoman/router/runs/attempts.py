@@ -6,6 +6,7 @@ a notice reports each adapter that rejects the run.
 
 from collections.abc import Awaitable, Callable
 
+from dragoman.protocol.budgets import narrowed_budget
 from dragoman.protocol.errors import DragomanError
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.ports import Clock
@@ -124,7 +125,10 @@ class AttemptScheduler:
         if self._course.history.failed is None:
             self._began = now
             return request
-        return with_remaining_time(request, now - self._began)
+        following = with_remaining_time(request, now - self._began)
+        if self._course.meter is not None:
+            narrowed_budget(following.limits.budget, self._course.meter.used)
+        return following
 
     async def _fall_back(self, outcome: Outcome) -> adapter_pb2.ExecuteRequest | None:
         """Return what another adapter is asked for next; ``None`` once the run is over."""

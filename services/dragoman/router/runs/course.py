@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from dragoman.protocol.budgets import BudgetMeter
 from dragoman.protocol.work import EFFECTS, note_work
 from dragoman.router.policy.next_step import End, Failed, History, NextStep, Outcome, Rules, next_step
 from dragoman.v1 import event_pb2 as pb
@@ -28,6 +29,8 @@ class Course(Struct, eq=False):
     """Whether an event shows them; ``had_effects`` also covers those that may be unreported."""
     on_progress: Callable[[], None] = lambda: None
     """Called whenever the agent reports work; ``did_work`` also covers work that may be unreported."""
+    meter: BudgetMeter | None = None
+    """Counts what all attempts use, if the run has a budget."""
 
     def begin(self) -> None:
         """Begin an attempt of the same or another adapter."""
@@ -36,6 +39,8 @@ class Course(Struct, eq=False):
 
     def observe(self, event: pb.AgentEvent, kind: str | None) -> None:
         """Observe a durable event; an unknown body may be anything."""
+        if self.meter is not None:
+            self.meter.take(event)
         self.did_work = self.did_work or kind is None or kind in _WORK
         self.has_shown_effects = self.has_shown_effects or kind in EFFECTS
         self.had_effects = self.had_effects or kind is None or self.has_shown_effects
@@ -56,10 +61,14 @@ class Course(Struct, eq=False):
 
     def failed(self, result: pb.Result) -> Failed:
         """Return the outcome of the present attempt, which ends with this result."""
+        if self.meter is not None:
+            self.meter.state(result.usage, result.counters)
         return Failed(result, self.did_work, self.had_effects)
 
     def after(self, outcome: Outcome, chance: float = 0.0) -> NextStep:
-        """Return what follows the present attempt."""
+        """Return what follows the present attempt: nothing if the budget of the run is used up."""
+        if self.meter is not None and self.meter.is_used_up:
+            return End()
         return next_step(self.rules, self.history, outcome, chance)
 
     def may_continue(self, result: pb.Result) -> bool:

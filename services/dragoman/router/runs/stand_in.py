@@ -5,6 +5,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
+from dragoman.protocol.budgets import (
+    BudgetMeter,
+    at_end_message,
+    budget_failure,
+    decision_notice,
+    unreported_message,
+)
 from dragoman.protocol.clocks import FAILURE_BY_CLOCK, Clock, ClockLimits, Clocks
 from dragoman.protocol.duties import ALL_DUTIES
 from dragoman.protocol.errors import DragomanError, Reason
@@ -26,10 +33,13 @@ from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 
 _ALL: Final = frozenset(ALL_DUTIES)
+_WITHOUT_BUDGET: Final = _ALL - {adapter_pb2.DUTY_BUDGETS}
+"""What there is to do for a run without a budget."""
 _MOST_MISSING: Final = 50
 """Values missing in a template that are reported."""
 _RESULT_S: Final = 5.0
 """How long, beyond the grace, an adapter may take to send the result of a run that exceeded a limit."""
+_SUCCEEDED: Final = pb.OUTCOME_SUCCEEDED
 _ASKS: Final = {pb.FEATURE_PERMISSION_REQUESTS, pb.FEATURE_INPUT_REQUESTS}
 
 
@@ -54,7 +64,9 @@ async def stand_in(
     """
     run.grace = None
     description = run.backend.record.description
-    if description is None or _ALL.issubset(description.duties):
+    if description is None or (_ALL if request.limits.budget.ByteSize() else _WITHOUT_BUDGET) <= set(
+        description.duties
+    ):
         return request, None
     # Beside the loop: a request may have 16 MiB.
     following, missing = await asyncio.to_thread(rewritten, request, frozenset(description.duties))
@@ -97,7 +109,12 @@ class StandIn:
         )
         self._clocks = Clocks(self._limits, self._loop.time())
         self._changed = asyncio.Event()
-        self._expired: Clock | None = None
+        self._ending: pb.Result | None = None
+        """How the attempt ends, as it exceeded a limit or its budget."""
+        budget = request.limits.budget if adapter_pb2.DUTY_BUDGETS not in description.duties else pb.Budget()
+        self._meter = BudgetMeter(budget) if budget.ByteSize() else None
+        if message := at_end_message(budget, description.capabilities):
+            run.notices.warn("budget_at_end", message)
         self._output = OutputLimit(limits.output_bytes) if limits.output_bytes else None
         if limits.HasField("grace"):
             run.grace = limits.grace
@@ -110,7 +127,8 @@ class StandIn:
         """Why input requests were answered here."""
         may_ask = any(item.feature in _ASKS for item in description.capabilities.items)
         has_secrets = redactor is not None and bool(request_secrets(request))
-        self.is_needed = has_secrets or bool(limits.ByteSize()) or (self._answers and may_ask)
+        has_limits = bool(limits.ByteSize()) or self._meter is not None
+        self.is_needed = has_secrets or has_limits or (self._answers and may_ask)
         """Whether the attempt must not go on without it, as another router would have it."""
 
     @contextlib.contextmanager
@@ -159,15 +177,29 @@ class StandIn:
             return self._ask(event.input_request)
         if kind == "input_resolved":
             return self._resolve(event.input_resolved)
-        if kind == "result" and self._expired is not None and event.result.outcome != pb.OUTCOME_SUCCEEDED:
-            timed_out = _timed_out(self._expired)
+        if self._meter is not None:
+            self._count(self._meter, event)
+        if kind == "result" and self._ending is not None and event.result.outcome != _SUCCEEDED:
             failure = event.result.failure
             begun = failure.work_begun if failure.HasField("work_begun") else None
-            event.result.outcome = timed_out.outcome
-            failure.CopyFrom(timed_out.failure)
+            event.result.outcome = self._ending.outcome
+            failure.CopyFrom(self._ending.failure)
             note_work(failure, begun)
             return True
         return False
+
+    def _count(self, meter: BudgetMeter, event: pb.AgentEvent) -> None:
+        is_over, notices = event.HasField("result"), self._run.notices
+        for decision in meter.take(event):
+            if decision.kind != "exceeded":
+                notices.warn(*decision_notice(decision))
+            elif self._ending is None and not is_over and not progress_of(self._run.state).is_cancelling:
+                self._ending = pb.Result(outcome=pb.OUTCOME_FAILED, failure=budget_failure(decision))
+                self._changed.set()
+        if is_over and meter.exceeded is not None and (self._ending is None or event.result.outcome == _SUCCEEDED):
+            notices.warn(*decision_notice(meter.exceeded))
+        if is_over and (message := unreported_message(meter.unreported)):
+            notices.warn("budget_unknown", message)
 
     def _cut(self, output: OutputLimit, event: pb.AgentEvent) -> bool:
         was_exceeded = output.is_exceeded
@@ -222,40 +254,40 @@ class StandIn:
         return True
 
     async def _watch(self) -> None:
-        while self._expired is None:
+        while self._ending is None:
             self._changed.clear()
             due, now = self._clocks.next(), self._loop.time()
             if due is not None and due[0] <= now:
                 if progress_of(self._run.state).is_cancelling:
                     return  # it ends anyway
-                self._expired = due[1]
+                self._ending = _timed_out(due[1])
             else:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(due[0] if due is not None else None):
                         await self._changed.wait()
-        await self._end(self._expired)
+        await self._end(self._ending)
 
-    async def _end(self, clock: Clock) -> None:
+    async def _end(self, ending: pb.Result) -> None:
         """End the attempt at its adapter; without it, if no result comes."""
         run = self._run
-        request = adapter_pb2.CancelRequest(run_id=run.run_id, reason=f"limits.{clock} is exceeded", grace=run.grace)
-        run.tasks.start(self._cancel(request.SerializeToString(), clock), f"cancel {run.run_id}")
+        request = adapter_pb2.CancelRequest(run_id=run.run_id, reason=ending.failure.message, grace=run.grace)
+        run.tasks.start(self._cancel(request.SerializeToString(), ending), f"cancel {run.run_id}")
         grace_s = run.grace.ToNanoseconds() / 1e9 if run.grace is not None else DEFAULT_GRACE_S
         if await run.until(lambda state: not is_at_adapter(state), grace_s + _RESULT_S):
             return
         instance = run.instance
-        run.send(Lost(_timed_out(clock)))
+        run.send(Lost(ending))
         if instance is not None:
             run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
 
-    async def _cancel(self, request: bytes, clock: Clock) -> None:
+    async def _cancel(self, request: bytes, ending: pb.Result) -> None:
         run = self._run
         try:
             await send_cancel(run, request)
         except DragomanError as error:
             run.log.warning("cancel failed", code=error.code.name)
             if error.reason is Reason.NOT_IMPLEMENTED:
-                end_without_adapter(run, _timed_out(clock))
+                end_without_adapter(run, ending)
 
 
 def _seconds(duration: duration_pb2.Duration) -> float | None:

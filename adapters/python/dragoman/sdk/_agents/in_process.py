@@ -57,9 +57,11 @@ class Turn:
         return await answered
 
     def observe(self, event: pb.AgentEvent) -> None:
-        """Report to the clocks that tool calls begin and end."""
+        """Report to the clocks that tool calls and questions begin and end."""
         if self._clocks.observe(event, asyncio.get_running_loop().time()):
             self.wake.set()
+        if event.HasField("input_request") or event.HasField("input_resolved"):
+            self._on_question()  # it may be none of the agent's
 
     def _on_question(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from dragoman.protocol.bounds import wrong_duration
-from dragoman.protocol.budgets import budget_problems
-from dragoman.protocol.errors import DragomanError, FieldViolation, not_supported
+from dragoman.protocol.budgets import budget_problems, never_reported
+from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, not_supported
 from dragoman.sdk._encoding.protobuf import struct_to_dict
 from dragoman.sdk._encoding.schema import show_path
 from dragoman.sdk._request.environment import validate_prefix, validate_variables
@@ -57,8 +57,9 @@ def refuse_missing_features(request: adapter_pb2.ExecuteRequest, info: AdapterIn
     keeps = info.capabilities.permission_mode in {pb.PERMISSION_MODE_STRICT, pb.PERMISSION_MODE_PERMISSIVE}
     if asks and not (keeps or info.has(pb.FEATURE_PERMISSION_REQUESTS)):
         raise not_supported("permissions", f"{info.label} never asks for permission; leave permissions out")
-    if request.limits.budget.ByteSize():
-        raise not_supported("limits.budget", f"{info.label} keeps no budget; leave it out")
+    if unknown := never_reported(request.limits.budget, info.capabilities):
+        message = f"{unknown[0].path}: {unknown[0].description}"
+        raise DragomanError(Reason.NOT_SUPPORTED, message, violations=unknown)
     if request.HasField("session") and request.session.WhichOneof("selector") == "handle":
         if not info.has(pb.FEATURE_RESUME):
             raise not_supported("session.handle", f"{info.label} cannot resume sessions")

@@ -66,6 +66,7 @@ class Settings(Struct, frozen=True):
     clocks: ClockLimits
     grace_s: float
     output_bytes: int | None
+    budget: pb.Budget
     max_turns: int | None
     skills: tuple[SkillSource, ...] = ()
     instructions: Instructions | None = None
@@ -121,6 +122,7 @@ def read_settings(request: adapter_pb2.ExecuteRequest, info: AdapterInfo, schema
         clocks=_clock_limits(request, config),
         grace_s=_grace(request, config),
         output_bytes=request.limits.output_bytes or None,
+        budget=request.limits.budget,
         max_turns=as_int(config.get("maxTurns"), 0) or None,
         skills=skills,
         instructions=instructions,
@@ -146,6 +148,7 @@ def limits_in_force(settings: Settings) -> pb.Limits:
         grace=duration(settings.grace_s),
         output_bytes=settings.output_bytes or 0,
         tool_call=duration(clocks.tool_call_s),
+        budget=settings.budget if settings.budget.ByteSize() else None,
     )
 
 

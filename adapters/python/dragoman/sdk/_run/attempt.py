@@ -197,6 +197,8 @@ class Attempt:
     def _observe(self, event: pb.AgentEvent) -> None:
         if self._clocks.observe(event, _now()):
             self._wake.set()
+        if event.HasField("input_request") or event.HasField("input_resolved"):
+            self._note_waiting()  # the question may be none of the agent's
 
     def _take(self, outputs: list[Output], line: Line | None) -> None:
         if self._run.request.include_native and line is not None:

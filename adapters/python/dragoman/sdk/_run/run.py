@@ -18,6 +18,7 @@ from dragoman.protocol.tracing import NO_TRACE, RunSpan
 from dragoman.protocol.work import note_work
 from dragoman.sdk._output.text_streams import KINDS, TextStreams
 from dragoman.sdk._process.prepared_guard import SpareGuards
+from dragoman.sdk._run.budget import BudgetKeeper
 from dragoman.sdk._run.changes import RunChanges
 from dragoman.sdk._run.event_writer import EventWriter, RunCounts
 from dragoman.sdk._run.faults import Faults
@@ -111,6 +112,8 @@ class Run:
         self.keepalive: KeepaliveStreams | None = None
         self.changes: RunChanges | None = None
         """What it changes in its workspace, if that is tracked."""
+        self.budget = BudgetKeeper(self) if request.limits.budget.ByteSize() else None
+        """Keeps its budget, if it has one."""
         self._loop = asyncio.get_running_loop()
         self.accepted_at = self._loop.time()
         self._text_streams = TextStreams(
@@ -132,10 +135,13 @@ class Run:
         started.adapter = self.adapter
         started.instance_id = self.instance_id
         started.labels.update(self.request.labels)
-        self._writer.write(pb.AgentEvent(started=started, origin=pb.EVENT_ORIGIN_ADAPTER))
+        event = pb.AgentEvent(started=started, origin=pb.EVENT_ORIGIN_ADAPTER)
+        self._writer.write(event)
         self.attempt = self._writer.attempt
         self.turns = Turns(printed(self.counters))
         self.attempting.set()
+        if self.budget is not None:
+            self.budget.observe(event)
 
     def attempt_ended(self, ended: pb.AttemptEnded) -> None:
         """Close an attempt that is followed by another."""
@@ -143,7 +149,10 @@ class Run:
         self.inputs.drop_all()
         self.sent.drop_all(ATTEMPT_ENDED)
         self._text_streams.end_all()
-        self._writer.write(pb.AgentEvent(attempt_ended=ended, origin=pb.EVENT_ORIGIN_ADAPTER))
+        event = pb.AgentEvent(attempt_ended=ended, origin=pb.EVENT_ORIGIN_ADAPTER)
+        if self.budget is not None:
+            self.budget.observe(event)  # before it is written: no notice may follow it
+        self._writer.write(event)
 
     def emit(self, event: pb.AgentEvent) -> None:
         """Write an event of the agent: a body, and lineage or native if known. The rest is filled in.
@@ -178,6 +187,8 @@ class Run:
         if kind == "state":
             self.phase = event.state.phase
         self._writer.write(event)
+        if self.budget is not None:
+            self.budget.observe(event)
 
     def end_turn(self) -> None:
         """Take note that the agent's turn is over: nothing of it follows."""

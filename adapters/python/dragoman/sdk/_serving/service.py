@@ -183,6 +183,8 @@ class AdapterServicer(QueryServicer):
         if self._draining:
             raise draining()
         _refuse_unsupported(self.info, request)
+        if request.limits.budget.ByteSize() and pb.DUTY_BUDGETS not in self._adapter.duties:
+            raise not_supported("limits.budget", f"{self.info.type} keeps no budget; send the request to a router")
         accepted = self._adapter.accept(request)
         _refuse_busy_session(self._adapter, self._runs, accepted)
         request.run_id = request.run_id or new_run_id()
@@ -215,7 +217,10 @@ async def _drive(adapter: Adapter, run: Run) -> None:
     log.info("run accepted")
     try:
         with run.observed(run.span.note) if run.span.is_recorded else contextlib.nullcontext():
-            run.finish(await _executed(adapter, run))
+            result = await _executed(adapter, run)
+            if run.budget is not None:
+                run.budget.conclude(result)
+            run.finish(result)
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever an adapter does, its run ends
         log.error("adapter failed", **failure_fields(error))
         run.finish(_internal_failure(place_of(error, adapter)))
