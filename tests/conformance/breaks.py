@@ -566,6 +566,8 @@ BREAKS: dict[str, Break] = {
     "limits.tool-call": request(lambda execute: execute.limits.ClearField("tool_call")),
     "limits.grace": request(lambda execute: execute.limits.grace.FromMilliseconds(100), "deaf"),
     "limits.output": request(lambda execute: execute.limits.ClearField("output_bytes")),
+    "limits.budget": request(lambda execute: execute.limits.ClearField("budget"), "call="),
+    "limits.budget-wrong": request(lambda execute: execute.limits.budget.ClearField("cost")),
     "limits.shown": event("", "started", lambda came: came.started.ClearField("limits")),
     "output.long-line": text("line=", "x" * 100_000, ""),
     "output.huge-line": text("line=2000000", "after the huge line", ""),

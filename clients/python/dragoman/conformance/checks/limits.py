@@ -4,13 +4,15 @@ import asyncio
 import time
 
 from dragoman.conformance.check import Violation, check, expect
-from dragoman.conformance.kit import Kit, is_duty_refused, need, need_duty, run_in_time, seconds
+from dragoman.conformance.kit import Kit, expect_reason, is_duty_refused, need, need_duty, run_in_time, seconds
+from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 _LIMIT_S = 0.5
 _PATIENCE_S = 6.0
 _KEPT_GRACE_S = 1.0
+_COST = "limits.budget.cost"
 
 
 async def _timed_out(kit: Kit, limit: str, request: api.ExecuteRequest, kind: pb.FailureKind.ValueType) -> None:
@@ -87,6 +89,36 @@ async def output(kit: Kit) -> None:
     expect(size <= 4000, f"{size} characters of output at a limit of 2,000 bytes")
     notices = [notice.code for notice in stream.of("notice")]
     expect(notices, "nothing reports that output was discarded")
+
+
+@check("limits.budget")
+async def budget(kit: Kit) -> None:
+    """Let an agent call a tool where its budget has none."""
+    if kit.does(api.DUTY_BUDGETS):
+        need(kit, pb.FEATURE_TOOL_START)
+    request = kit.request("call=conformance", "hang", model="MOCK_LOOP")
+    request.limits.budget.tool_calls = 0
+    if await is_duty_refused(kit, api.DUTY_BUDGETS, request, "limits.budget"):
+        return
+    stream = await run_in_time(kit, request, _PATIENCE_S, "a budget of no tool calls did not end the run")
+    result = stream.result
+    found = pb.FailureKind.Name(result.failure.kind)
+    expect(result.outcome == pb.OUTCOME_FAILED, f"{pb.Outcome.Name(result.outcome)} instead of FAILED")
+    expect(result.failure.kind == pb.FAILURE_KIND_BUDGET_EXCEEDED, f"{found} instead of BUDGET_EXCEEDED")
+    expect(not result.failure.retryable, "failure.retryable is set, although the next attempt has no more to use")
+
+
+@check("limits.budget-wrong")
+async def budget_wrong(kit: Kit) -> None:
+    """Give a cost that is no number, and a cap on cost that is never reported."""
+    need_duty(kit, api.DUTY_BUDGETS)
+    request = kit.request()
+    request.limits.budget.cost = "much"
+    expect_reason(await kit.rejected(request), Reason.INVALID_REQUEST, Reason.NOT_SUPPORTED, field_path=_COST)
+    if not kit.has(pb.FEATURE_COST):
+        request = kit.request()
+        request.limits.budget.cost = "1"
+        expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path=_COST)
 
 
 @check("limits.shown")
