@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import click
-from dragoman.cli import values
+from dragoman.cli import budgets, values
 from dragoman.cli.commands._fallback import FallbackOptions
 from dragoman.cli.commands._options import Seconds, SetupOptions, option, text
 from dragoman.v1 import adapter_pb2 as pb
@@ -14,7 +14,7 @@ _INTERACTIVE = frozenset({event_pb2.FEATURE_PERMISSION_REQUESTS, event_pb2.FEATU
 
 
 class LimitOptions(Struct, frozen=True):
-    """How long a run may take."""
+    """How long a run may take, and what it may use."""
 
     timeout: Annotated[float | None, option("--timeout", "Time limit of the whole run.", "SECONDS", type=Seconds())]
     idle_timeout: Annotated[
@@ -30,8 +30,17 @@ class LimitOptions(Struct, frozen=True):
         float | None, option("--tool-timeout", "Time limit of one tool call.", "SECONDS", type=Seconds())
     ]
 
+    budget: Annotated[
+        tuple[str, ...],
+        option(
+            "--budget", "What the run may use: '2 USD', '100k tokens', '20 tool calls'; 'ask' asks before.", "CAP"
+        ),
+    ]
+
     def put(self, request: pb.ExecuteRequest) -> None:
         """Write the limits that were given into a request."""
+        if self.budget:
+            request.limits.budget.CopyFrom(budgets.budget(self.budget))
         limits = {"wall": self.timeout, "idle": self.idle_timeout, "tool_call": self.tool_timeout}
         for name, seconds in limits.items():
             if seconds is not None:
@@ -135,6 +144,7 @@ class RunOptions(Struct, frozen=True):
             raise click.UsageError("Missing PROMPT; '-' reads standard input.")
         self.setup.env()
         values.labels(self.label_pairs)
+        budgets.budget(self.limits.budget)
 
     def request(
         self, adapter: str, prompt: str | None, described: pb.DescribeResponse, *, interactive: bool
@@ -179,6 +189,7 @@ class RunOptions(Struct, frozen=True):
         request.labels.update(values.labels(self.label_pairs))
         self.limits.put(request)
         self.session.put(request)
-        self.permissions.put(request, interactive=interactive and bool(features & _INTERACTIVE))
+        asks = bool(features & _INTERACTIVE) or request.limits.budget.ask
+        self.permissions.put(request, interactive=interactive and asks)
         self.fallback.put(request)
         return request
