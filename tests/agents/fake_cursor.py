@@ -46,6 +46,8 @@ class Chat:
         if resumed and not self.path.exists():
             raise FailedError(f"Error: Chat {resumed} not found")
         self.messages: list[dict[str, Any]] = json.loads(self.path.read_text()) if resumed else []
+        if self.messages and self.messages[-1].get("tool_calls"):
+            del self.messages[-1]  # it was stopped before its tools had answered
 
     def add(self, message: dict[str, Any]) -> None:
         self.messages.append(message)

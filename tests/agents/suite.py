@@ -17,6 +17,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 
+from tests.agents.budgeting import BudgetTests
 from tests.agents.choosing import scripts, why_not
 from tests.agents.conforming import ConformanceTests
 from tests.agents.harness import (
@@ -70,7 +71,7 @@ def resuming(handle: pb.SessionHandle, *, fork: bool = False) -> api.SessionSele
     return api.SessionSelector(handle=handle, fork=fork)
 
 
-class AgentSuite(ConformanceTests, ReadingTests, SleeperTests):
+class AgentSuite(ConformanceTests, ReadingTests, SleeperTests, BudgetTests):
     """The tests that all adapters share."""
 
     recipe: ClassVar[Recipe]
