@@ -5494,8 +5494,9 @@ type InputDropped struct {
 	InputId string `protobuf:"bytes,1,opt,name=input_id,json=inputId,proto3" json:"input_id,omitempty"`
 	// Why, as a stable code: `run_ended`: the run ended first; `cancelled`: the run was cancelled; `turn_failed`: the turn
 	// before it did not end well; `no_session`: the agent has no session that another turn could continue; `refused`: the
-	// agent rejected it; `attempt_ended`: another attempt follows, which does not get it; `agent_lost`: what had the
-	// input is gone, so that it is unknown whether the agent took it.
+	// agent rejected it; `attempt_ended`: another attempt follows, which does not get it; `budget_exceeded`: the
+	// budget allows no further turn; `agent_lost`: what had the input is gone, so that it is unknown whether the agent
+	// took it.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The reason, for people.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
@@ -6949,7 +6950,7 @@ func (x *Limits) GetBudget() *Budget {
 // Budget caps what a run uses. The caller writes it; at least one cap is set. A cap is exceeded by what is counted
 // beyond it, as far as the agent reports it: the agent is then stopped as by Cancel, and the run ends as FAILED with
 // BUDGET_EXCEEDED and keeps its session; unless it has succeeded meanwhile, which a notice `budget_exceeded` reports.
-// A later attempt gets what is left, and does not begin if that is nothing.
+// A later attempt gets what is left, and does not begin if that is nothing; turns and repeats are counted in each.
 //
 // A cap on what the agent never reports is rejected with NOT_SUPPORTED. A notice `budget_at_end` reports a cap on what
 // it reports only when it ends.
@@ -6969,7 +6970,8 @@ type Budget struct {
 	ModelCalls *uint32 `protobuf:"varint,5,opt,name=model_calls,json=modelCalls,proto3,oneof" json:"model_calls,omitempty"`
 	// Tool calls. 0: the first one ends the run.
 	ToolCalls *uint32 `protobuf:"varint,6,opt,name=tool_calls,json=toolCalls,proto3,oneof" json:"tool_calls,omitempty"`
-	// Turns: the prompt's is the first, and each queued input begins another. From 1.
+	// Turns: the prompt's is the first, and each queued input begins another. What would begin beyond them is dropped,
+	// and the run ends with the last turn's result. From 1.
 	Turns *uint32 `protobuf:"varint,7,opt,name=turns,proto3,oneof" json:"turns,omitempty"`
 	// Tool calls without progress: how often in a row the same tool with the same input may have the same result, or
 	// fail. From 1.

@@ -208,7 +208,7 @@ async def test_turns() -> None:
     assert isinstance(keeper, BudgetKeeper)
     used = pb.Usage(scope=pb.USAGE_SCOPE_RUN, semantics=pb.USAGE_SEMANTICS_CUMULATIVE)
     used.tokens.output = 4
-    answers = [keeper.turn_ended(used), keeper.turn_ended(used)]
+    answers = [keeper.turn_ended(used, another=True), keeper.turn_ended(used, another=True)]
     assert answers == [True, False]
     result = pb.Result(outcome=pb.OUTCOME_SUCCEEDED)
     keeper.conclude(result)

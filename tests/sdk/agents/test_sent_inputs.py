@@ -367,3 +367,17 @@ async def test_a_parser_that_fails_to_steer_loses_nothing(arena: Arena) -> None:
         events = await run.rest()
     assert inputs(events) == [("accepted", "i"), ("taken", "i")]
     assert "steer_failed" in [event.notice.code for event in events]
+
+
+async def test_an_input_beyond_the_budget_of_turns_is_dropped(arena: Arena) -> None:
+    gate = arena.workspace.parent / "gate"
+    begun = Begun(arena, f"gate {gate}", word("first"))
+    begun.request.limits.budget.turns = 2
+    async with begun as run:
+        for number in (1, 2):
+            await run.send(script("session", word(f"turn {number}")), f"i{number}")
+        events = await run.rest()
+    ends = [what for what in inputs(events) if what[0] != "accepted"]
+    assert ends == [("taken", "i1"), ("budget_exceeded", "i2")]
+    assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
+    assert [event.notice.code for event in events if event.HasField("notice")] == ["ready", "budget_exceeded"]

@@ -49,6 +49,7 @@ _MOST_CALLS: Final = 1024
 """Open tool calls that are remembered for their results; of more, the oldest are forgotten."""
 _MOST_STREAKS: Final = 64
 """Nested agents whose last tool calls are remembered."""
+_OF_EACH_ATTEMPT: Final = frozenset({"turns", "repeats"})
 _PER_CALL: Final = frozenset({pb.USAGE_REPORTING_EXACT, pb.USAGE_REPORTING_PER_CALL})
 _NOUNS: Final[dict[Cap, str]] = {
     "cost": "cost",
@@ -303,7 +304,7 @@ class BudgetMeter:
         """Of the turns before in this attempt."""
         self._scopes: dict[int, _Scope] = {}
         self._stated = _NOTHING
-        """What the attempt's end says of the whole attempt."""
+        """What is said of the whole attempt."""
         self._session: _Counts | None = _NOTHING
         """The session's counts when the turn began. None: not known yet."""
         self._known: set[Cap] = set()
@@ -340,7 +341,7 @@ class BudgetMeter:
         return any(
             getattr(used, cap) >= most if cap != "tool_calls" else used.tool_calls > most
             for cap, most in self._caps.items()
-            if cap != "repeats"
+            if cap not in _OF_EACH_ATTEMPT
         )
 
     @property
@@ -423,7 +424,7 @@ class BudgetMeter:
         if usage.scope == pb.USAGE_SCOPE_SESSION:
             self._take_session(scope, usage, counts)
         elif usage.semantics == pb.USAGE_SEMANTICS_CUMULATIVE and usage.scope == pb.USAGE_SCOPE_RUN:
-            scope.latest = scope.latest.most(counts)
+            self._stated = self._stated.most(counts)  # of all turns of the attempt
         elif usage.semantics == pb.USAGE_SEMANTICS_CUMULATIVE:
             self._model_calls += scope.replace(counts) and is_call
         else:
@@ -487,11 +488,11 @@ def amount_text(amount: Decimal) -> str:
 
 
 def narrowed_budget(budget: pb.Budget, used: Used) -> None:
-    """Leave in a budget what is left of it for another attempt; ``repeats`` is that of each attempt."""
+    """Leave in a budget what is left of it for another attempt; each has its own turns and repeats."""
     for cap, most in list(_caps(budget)):
         if cap == "cost":
             budget.cost = amount_text(max(Decimal(0), Decimal(most) - used.cost))
-        elif cap != "repeats":
+        elif cap not in _OF_EACH_ATTEMPT:
             setattr(budget, cap, max(0, int(most) - getattr(used, cap)))
 
 

@@ -2777,8 +2777,9 @@ class InputDropped(google.protobuf.message.Message):
     reason: builtins.str
     """Why, as a stable code: `run_ended`: the run ended first; `cancelled`: the run was cancelled; `turn_failed`: the turn
     before it did not end well; `no_session`: the agent has no session that another turn could continue; `refused`: the
-    agent rejected it; `attempt_ended`: another attempt follows, which does not get it; `agent_lost`: what had the
-    input is gone, so that it is unknown whether the agent took it.
+    agent rejected it; `attempt_ended`: another attempt follows, which does not get it; `budget_exceeded`: the
+    budget allows no further turn; `agent_lost`: what had the input is gone, so that it is unknown whether the agent
+    took it.
     """
     message: builtins.str
     """The reason, for people."""
@@ -3474,7 +3475,7 @@ class Budget(google.protobuf.message.Message):
     """Budget caps what a run uses. The caller writes it; at least one cap is set. A cap is exceeded by what is counted
     beyond it, as far as the agent reports it: the agent is then stopped as by Cancel, and the run ends as FAILED with
     BUDGET_EXCEEDED and keeps its session; unless it has succeeded meanwhile, which a notice `budget_exceeded` reports.
-    A later attempt gets what is left, and does not begin if that is nothing.
+    A later attempt gets what is left, and does not begin if that is nothing; turns and repeats are counted in each.
 
     A cap on what the agent never reports is rejected with NOT_SUPPORTED. A notice `budget_at_end` reports a cap on what
     it reports only when it ends.
@@ -3509,7 +3510,9 @@ class Budget(google.protobuf.message.Message):
     tool_calls: builtins.int
     """Tool calls. 0: the first one ends the run."""
     turns: builtins.int
-    """Turns: the prompt's is the first, and each queued input begins another. From 1."""
+    """Turns: the prompt's is the first, and each queued input begins another. What would begin beyond them is dropped,
+    and the run ends with the last turn's result. From 1.
+    """
     repeats: builtins.int
     """Tool calls without progress: how often in a row the same tool with the same input may have the same result, or
     fail. From 1.

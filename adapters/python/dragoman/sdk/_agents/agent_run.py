@@ -37,7 +37,7 @@ from dragoman.sdk._request.sessions import SessionPlan, make_handle, session_upd
 from dragoman.sdk._request.settings import limits_in_force
 from dragoman.sdk._run.attempt import AttemptEnd
 from dragoman.sdk._run.run import Run
-from dragoman.sdk._run.sent_inputs import NO_SESSION, RUN_ENDED, TURN_FAILED
+from dragoman.sdk._run.sent_inputs import NO_SESSION, OUT_OF_BUDGET, RUN_ENDED, TURN_FAILED
 from dragoman.sdk._run.turns import counted, total
 from dragoman.sdk._skills.strategy import SkillStrategy, skill_note, strategy_in_force
 from dragoman.v1 import adapter_pb2
@@ -115,6 +115,8 @@ class AgentRun:
         handle = self._handle(job, report)
         if verdict.outcome != pb.OUTCOME_SUCCEEDED or handle is None or run.cancellation.is_requested:
             return None
+        if run.budget is not None and not run.budget.turn_ended(report.usage, another=run.sent.is_waiting):
+            return None
         sent = run.sent.begin_turn()
         if sent is None:
             return None
@@ -135,6 +137,8 @@ class AgentRun:
         """Return why no turn follows, for those whose inputs wait for one."""
         if verdict.outcome != pb.OUTCOME_SUCCEEDED:
             return TURN_FAILED
+        if self._run.budget is not None and self._run.budget.is_exceeded:
+            return OUT_OF_BUDGET
         is_resumable = self._spec.has(pb.FEATURE_RESUME)
         return NO_SESSION if is_resumable and self._handle(job, end.evidence.report) is None else RUN_ENDED
 

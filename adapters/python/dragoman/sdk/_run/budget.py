@@ -63,14 +63,34 @@ class BudgetKeeper:
             if message:
                 self._run.notice(pb.SEVERITY_INFO, "budget_at_end", message)
 
-    def turn_ended(self, usage: pb.Usage | None) -> bool:
-        """Note what a turn used in all; return whether another one may begin in the same run."""
-        if usage is not None:
-            self.observe(pb.AgentEvent(usage=usage))
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether a cap was exceeded, or the run is stopped near one."""
+        return self._stopped is not None or self._meter.exceeded is not None
+
+    def turn_ended(self, usage: pb.Usage | None, *, another: bool) -> bool:
+        """Note that a turn has ended.
+
+        Args:
+            usage: what it used in all; None if that is unknown.
+            another: whether an input waits for another turn of the attempt.
+
+        Returns:
+            Whether another turn may begin.
+        """
+        decisions = []
+        if usage is not None and usage.scope == pb.USAGE_SCOPE_RUN:
+            of_turn = pb.Usage()
+            of_turn.CopyFrom(usage)
+            of_turn.scope, of_turn.semantics = pb.USAGE_SCOPE_TURN, pb.USAGE_SEMANTICS_CUMULATIVE
+            decisions = self._meter.take(pb.AgentEvent(usage=of_turn))
         self._meter.turn_ended()
-        for decision in self._meter.turn_begins():
-            self._act(decision)
-        return self._stopped is None and self._meter.exceeded is None
+        if another:
+            decisions += self._meter.turn_begins()
+        for decision in decisions:
+            if decision.kind != "exceeded":  # nothing runs that could be stopped
+                self._act(decision)
+        return not self.is_exceeded
 
     def conclude(self, result: pb.Result) -> None:
         """Count what the end of the run says of its usage, and write into the result that a cap ended it, in place.

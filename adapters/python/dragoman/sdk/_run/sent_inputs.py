@@ -22,6 +22,7 @@ CANCELLED: Final = ("cancelled", "The run was cancelled before the agent took th
 TURN_FAILED: Final = ("turn_failed", "The turn before it did not end well, so that no other one follows.")
 NO_SESSION: Final = ("no_session", "The agent reported no session that another turn could continue.")
 ATTEMPT_ENDED: Final = ("attempt_ended", "The attempt ended before the agent took the input; send it again.")
+OUT_OF_BUDGET: Final = ("budget_exceeded", "The budget of the run allows no further turn.")
 REFUSED: Final = ("refused", "The agent rejected the input, and no turn follows that could begin with it.")
 
 
@@ -128,6 +129,11 @@ class SentInputs:
         """Take note that the present turn is over: what was for it waits for the next one."""
         self.on_steer = None
         self._steering.clear()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an input waits for the agent."""
+        return bool(self._waiting)
 
     def begin_turn(self) -> Steering | None:
         """Write that the agent takes the input that has waited longest, and return it; None if none waits."""

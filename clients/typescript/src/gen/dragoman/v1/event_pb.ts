@@ -2005,8 +2005,9 @@ export type InputDropped = Message$1<"dragoman.v1.InputDropped"> & {
   /**
    * Why, as a stable code: `run_ended`: the run ended first; `cancelled`: the run was cancelled; `turn_failed`: the turn
    * before it did not end well; `no_session`: the agent has no session that another turn could continue; `refused`: the
-   * agent rejected it; `attempt_ended`: another attempt follows, which does not get it; `agent_lost`: what had the
-   * input is gone, so that it is unknown whether the agent took it.
+   * agent rejected it; `attempt_ended`: another attempt follows, which does not get it; `budget_exceeded`: the
+   * budget allows no further turn; `agent_lost`: what had the input is gone, so that it is unknown whether the agent
+   * took it.
    *
    * @generated from field: string reason = 2;
    */
@@ -2896,7 +2897,7 @@ export const LimitsSchema: GenMessage<Limits> = /*@__PURE__*/
  * Budget caps what a run uses. The caller writes it; at least one cap is set. A cap is exceeded by what is counted
  * beyond it, as far as the agent reports it: the agent is then stopped as by Cancel, and the run ends as FAILED with
  * BUDGET_EXCEEDED and keeps its session; unless it has succeeded meanwhile, which a notice `budget_exceeded` reports.
- * A later attempt gets what is left, and does not begin if that is nothing.
+ * A later attempt gets what is left, and does not begin if that is nothing; turns and repeats are counted in each.
  *
  * A cap on what the agent never reports is rejected with NOT_SUPPORTED. A notice `budget_at_end` reports a cap on what
  * it reports only when it ends.
@@ -2949,7 +2950,8 @@ export type Budget = Message$1<"dragoman.v1.Budget"> & {
   toolCalls?: number | undefined;
 
   /**
-   * Turns: the prompt's is the first, and each queued input begins another. From 1.
+   * Turns: the prompt's is the first, and each queued input begins another. What would begin beyond them is dropped,
+   * and the run ends with the last turn's result. From 1.
    *
    * @generated from field: optional uint32 turns = 7;
    */
