@@ -594,4 +594,4 @@ BREAKS: dict[str, Break] = {
     "errors.retry-info": _no_id_status(error(Reason.ADAPTER_UNAVAILABLE)),
     "errors.no-internal": _no_id_status(error(Reason.INTERNAL)),
 }
-"""What breaks each rule of adapters but those of ``feature_breaks`` and ``missing_breaks``; ``broken_process`` has those of processes."""
+"""What breaks each rule that ``feature_breaks``, ``missing_breaks`` and ``broken_process`` do not have."""

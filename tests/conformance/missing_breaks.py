@@ -1,4 +1,4 @@
-"""One broken adapter per rule of an agent that is missing, exits with an error, or whose tool fails, as ``breaks``."""
+"""One broken adapter per rule of an agent that is missing, exits with an error, or has a tool that fails."""
 
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
