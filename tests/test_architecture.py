@@ -37,10 +37,11 @@ MAY_IMPORT_IN_SDK: dict[str, set[str]] = {
     "_output": {"_encoding", "_process"},
     "spec": {"_encoding", "_output", "_skills"},
     "_request": {"_encoding", "_process", "_skills", "spec"},
-    "_run": {"_changes", "_encoding", "_output", "_process", "_request"},
+    "_artifacts": set(),
+    "_run": {"_artifacts", "_changes", "_encoding", "_output", "_process", "_request"},
     "adapter": {"_run", "spec"},
     "_detection": {"_encoding", "_request", "_run", "spec"},
-    "_serving": {"_process", "_run", "_skills", "adapter", "spec"},
+    "_serving": {"_process", "_request", "_run", "_skills", "adapter", "spec"},
     "_agents": {
         *("_detection", "_encoding", "_output", "_process", "_request", "_run", "_skills"),
         *("adapter", "rules", "spec"),

@@ -63,7 +63,7 @@ def ignored(field: str) -> Break:
     return request(lambda execute: execute.ClearField(field))  # type: ignore[arg-type] # a literal in the stubs
 
 
-def _not_received(field: str) -> Break:
+def not_received(field: str) -> Break:
     """Return a break that does not hand on what an agent is to receive."""
     return request(lambda execute: execute.ClearField(field), "received=")  # type: ignore[arg-type] # as above
 
@@ -579,11 +579,11 @@ BREAKS: dict[str, Break] = {
     "prompt.large": request(lambda execute: setattr(execute, "prompt", execute.prompt[:1000]), "prompt"),
     "environment.passed": request(lambda execute: execute.env.pop("CONFORMANCE_WORD", None)),
     "environment.run-id": ignored("brand"),
-    "settings.model": _not_received("model"),
-    "settings.system-prompt": _not_received("system_prompt"),
-    "settings.instructions": _not_received("instructions"),
-    "settings.skills": _not_received("skills"),
-    "settings.mcp-servers": _not_received("mcp_servers"),
+    "settings.model": not_received("model"),
+    "settings.system-prompt": not_received("system_prompt"),
+    "settings.instructions": not_received("instructions"),
+    "settings.skills": not_received("skills"),
+    "settings.mcp-servers": not_received("mcp_servers"),
     "settings.workspace": request(_elsewhere, "touch=conformance"),
     "settings.max-turns": request(lambda execute: execute.config.fields.pop("maxTurns", None), "received="),
     "secrets.echo": _unredacted("env=CONFORMANCE_TOKEN"),

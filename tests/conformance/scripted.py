@@ -117,11 +117,12 @@ class ModestAdapter(ScriptedAdapter):
     spec = replace(
         ScriptedAdapter.spec,
         capabilities=pb.Capabilities(
-            # Without what the SDK adds to FEATURE_WORKSPACE.
+            # Without what the SDK adds to FEATURE_WORKSPACE, here and below.
             items=[pb.Capability(feature=feature) for feature in (pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE)],
             permission_mode=NONE,
         ),
     )
+    del spec.capabilities.items[2:]
 
 
 class ForklessAdapter(ScriptedAdapter):
@@ -223,7 +224,9 @@ class Performer:
         job = self._turn.job
         skills = [data for skill in job.request.skills for data in skill.files.content.values()]
         servers = [server.name for server in job.request.mcp_servers]
+        attached = [file.path.read_text() for file in job.attachments if str(file.path.parent) in job.prompt]
         received = (
+            *attached,
             job.settings.model,
             str(job.settings.max_turns),
             job.standing_text,
@@ -253,6 +256,10 @@ class Performer:
                 self._piece("secret", secret[10:])
             case "touch":
                 Path(self._turn.job.settings.cwd, value).touch()
+            case "leave":
+                Path(env["DRAGOMAN_ARTIFACTS"], value).write_text(value)
+            case "leave-link":
+                Path(env["DRAGOMAN_ARTIFACTS"], value).symlink_to(__file__)
             case "received":
                 self._say(f"received: {'yes' if self._has_received(bytes.fromhex(value).decode()) else 'no'}")
             case "child":

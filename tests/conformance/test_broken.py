@@ -11,6 +11,7 @@ from dragoman.conformance import RULES, Options, Report, Verdict, run_checks
 from tests.conformance.breaks import BREAKS
 from tests.conformance.broken_process import PROCESS_BREAKS
 from tests.conformance.feature_breaks import FEATURE_BREAKS
+from tests.conformance.file_breaks import FILE_BREAKS
 from tests.conformance.leaks import HANDLES, LEAKS
 from tests.conformance.missing_breaks import MISSING_BREAKS
 from tests.conformance.proxy import Break, proxied
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.conformance]
 AT_ONCE = 16
 CONFIG = '{"command": "{script}"}'
 """Names a program, which the kit makes absent; the scripted adapter does not start it."""
-ADAPTER_BREAKS = {**BREAKS, **FEATURE_BREAKS, **MISSING_BREAKS}
+ADAPTER_BREAKS = {**BREAKS, **FEATURE_BREAKS, **MISSING_BREAKS, **FILE_BREAKS}
 LARGE = {
     *("request.large", "request.too-large", "prompt.large", "output.slow-reader", "output.huge-line"),
     *("events.heartbeat", "attach.retention", "limits.grace", "run.orphan-after", "run.unheld-output"),
@@ -34,7 +35,7 @@ MODEST = {
     f"unsupported.{name}"
     for name in (
         *("session", "permissions", "model", "system-prompt", "instructions", "skills", "mcp-servers"),
-        "changes",
+        *("changes", "attachments"),
     )
 }
 """Rules of what an adapter must refuse that does not declare what the others here need."""

@@ -24,7 +24,6 @@ FILLS |= {"add", "append", "extend", "update"}
 UNUSED = {
     "Batching.max_delay": "servers delay no event; what is ready at the same time is one batch",
     "Capabilities.instructions_path_key": "adapters of this SDK read the key that leaving it empty means",
-    "Artifact.media_type": "no adapter of this SDK leaves artifacts yet",
 }
 """Field -> why nothing uses it."""
 

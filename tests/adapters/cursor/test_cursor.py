@@ -266,12 +266,15 @@ def test_unspecific_errors_and_chats_that_were_not_requested() -> None:
     assert adapter().classify(Evidence(Report(), exit_code=1, stderr_tail="Chat 1-2 not found")) is None
 
 
+BY_SDK = {pb.FEATURE_CHANGES, pb.FEATURE_ATTACHMENTS, pb.FEATURE_ARTIFACTS}
+
+
 def test_it_is_found_and_names_its_sources() -> None:
     (entry,) = entry_points(group="dragoman.adapters", name="cursor")
     info = entry.load()().describe()
     assert info.type == "cursor"
     assert set(info.aliases) >= {"cursor_local", "cursor-agent"}
-    of_the_agent = [item for item in info.capabilities.items if item.feature != pb.FEATURE_CHANGES]
+    of_the_agent = [item for item in info.capabilities.items if item.feature not in BY_SDK]
     assert all("documentation" in item.note for item in of_the_agent)
 
 

@@ -129,7 +129,9 @@ class Arena:
         while (left := self.left()) and time.monotonic() < deadline:
             time.sleep(0.01)  # a process that was reaped by another is in the table for a moment
         assert left == [], "something is left running"
-        assert [path.name for path in self.run_directories.iterdir()] == [], "a run directory is left"
+        left_directories = [*self.run_directories.glob("[!d]*"), *self.run_directories.glob("dragoman-*/*")]
+        left_directories += self.run_directories.glob("dragoman-run-*")
+        assert left_directories == [], "a run directory is left"
         assert fingerprint(self.workspace) == self._before, "the workspace has changed"
         text = repr(self.logged)
         assert not [secret for secret in SECRETS if secret in text], "a secret is in the log"

@@ -50,6 +50,7 @@ __all__ = [
     "Method",
     "PeerGoneError",
     "draining",
+    "send_head",
     "service_handler",
     "slow_consumer",
     "stream_events",
@@ -231,7 +232,7 @@ async def stream_events(
     written = _Written(reader.last_sequence)
     stop = ended_early or Signal()
     try:
-        await _send_head(context)
+        await send_head(context)
         async with interruptible() as interrupt:
             reader.on_dropped = interrupt
             with stop.calling(interrupt):
@@ -243,10 +244,13 @@ async def stream_events(
         reader.close()
 
 
-async def _send_head(context: Context) -> None:
+async def send_head(context: Context) -> None:
     """Send the initial metadata, unless it was sent.
 
     Else the first write sends them, and cancelled while it does, it leaves a call that grpc can never end.
+
+    Raises:
+        PeerGoneError: the caller went away.
     """
     try:
         await context.send_initial_metadata(())

@@ -145,19 +145,36 @@ class AgentSpec(AdapterInfo, frozen=True, kw_only=True):
     """How to install the agent."""
 
     def __post_init__(self) -> None:
-        """Declare FEATURE_QUEUE for an agent that resumes sessions: the SDK begins its further turns.
+        """Declare what the SDK does for every such agent: further turns, and files that it gets and leaves.
 
         Raises:
-            SpecError: as ``AdapterInfo`` does.
+            SpecError: as ``AdapterInfo``.
         """
         super().__post_init__()
-        if self.has(event_pb2.FEATURE_RESUME) and not self.has(event_pb2.FEATURE_QUEUE):
+        needs = {feature: needed for feature, (needed, _) in _BY_SDK.items() if not self.has(feature)}
+        added = [feature for feature, needed in needs.items() if all(map(self.has, needed))]
+        if added:
             declared = event_pb2.Capabilities()
             declared.CopyFrom(self.capabilities)
-            note = "the SDK starts the agent again in its session"
             origin = event_pb2.CAPABILITY_ORIGIN_DECLARED
-            declared.items.add(feature=event_pb2.FEATURE_QUEUE, origin=origin, note=note)
+            for feature in added:
+                declared.items.add(feature=feature, origin=origin, note=_BY_SDK[feature][1])
             force_setattr(self, "capabilities", declared)
+
+
+_BY_SDK: Final = {
+    event_pb2.FEATURE_QUEUE: ((event_pb2.FEATURE_RESUME,), "the SDK starts the agent again in its session"),
+    event_pb2.FEATURE_ATTACHMENTS: (
+        (event_pb2.FEATURE_PROMPT, event_pb2.FEATURE_WORKSPACE),
+        "as files, which the prompt names",
+    ),
+    # Where the token for the caller's API gets to, the other variables of the run do.
+    event_pb2.FEATURE_ARTIFACTS: (
+        (event_pb2.FEATURE_WORKSPACE, event_pb2.FEATURE_AUTH_TOKEN),
+        "what it leaves in the directory that PREFIX_ARTIFACTS names",
+    ),
+}
+"""What the SDK does for an agent that has other features: those, and a note."""
 
 
 class Documents(TypedDict):

@@ -48,9 +48,7 @@ UNEXAMINED: dict[str, str] = {
     "FEATURE_SURGICAL_EDIT": "what an agent's own tools can do shows in no event",
     "FEATURE_COMPACTION": "the kit cannot fill the context of an agent, and a stand-in has none",
     "FEATURE_NATIVE_SKILLS": "in whichever way a skill reaches the agent, settings.skills examines that it does",
-    "FEATURE_ATTACHMENTS": "no adapter of this repository declares it yet",
-    "FEATURE_IMAGES": "no adapter of this repository declares it yet",
-    "FEATURE_ARTIFACTS": "no adapter of this repository declares it yet",
+    "FEATURE_IMAGES": "only a model sees an image; attachments.images examines that others refuse it",
 }
 """The features that no rule examines, with the reasons."""
 

@@ -31,10 +31,12 @@ agent cannot report; the rules that need that step are skipped.
 ``cost=AMOUNT``      report this cost in dollars, at the latest at the end
 ``received=HEX``     a message ``received: yes`` if the agent received this text (in hexadecimal UTF-8), else
                      ``received: no``: in arguments, variables, the prompt, and in files that these name or that are
-                     in the working directory
+                     in the working directory or in a directory that the prompt names
 ``session=ID``       say which session this is
 ``lost``             if a session is to be resumed: say that there is none. Only adapters whose agent can say so
 ``touch=PATH``       create a file
+``leave=NAME``       create a file of this name, with this name as its content, among those for the caller
+``leave-link=NAME``  create a link of this name to the program itself there
 ``wait=PATH``        wait until a file exists
 ``hold=PATH``        hold an exclusive lock (``flock``) on a file for as long as a process of this agent lives
 ``child``            leave a child process that keeps standard output open, and lives for a minute
@@ -136,6 +138,8 @@ class Agent:
             ),
             "session": lambda name: self._json(f"session {name}", type="init", sessionId=name),
             "touch": lambda path: open(path, "w", encoding="utf-8").close(),
+            "leave": _leave,
+            "leave-link": lambda name: os.symlink(os.path.abspath(__file__), _for_caller(name)),  # noqa: PTH100, PTH211 - starts faster
             "wait": _wait,
             "hold": _hold,
             "child": lambda _: subprocess.Popen(["sleep", str(_CHILD_S)], stdin=subprocess.DEVNULL, close_fds=False),
@@ -217,7 +221,8 @@ class Agent:
             return True
         # An argument may name a file after an equals sign, or after the "@" that some programs want there.
         named = [text.rpartition(b"=")[2].lstrip(b"@") for text in (*arguments, *variables.values())]
-        roots = [b".", *(path for path in named if path.startswith(b"/") and path != b"/")]
+        named += [text.strip(b",:;.") for text in self._prompt.split()]
+        roots = [b".", *(path for path in named if path.startswith(b"/") and path.strip(b"/"))]
         return any(word in data for data in _files(roots))
 
     def _fail(self, text: str) -> None:
@@ -257,6 +262,17 @@ def _write(descriptor: int, data: bytes) -> None:
 def _wait(path: str) -> None:
     while not os.path.exists(path):  # noqa: PTH110 - starts faster without pathlib
         time.sleep(_POLL_S)
+
+
+def _for_caller(name: str) -> str:
+    """Return the path of a file that is left to the caller, whose prefix of variables may be any."""
+    folder = next(value for variable, value in os.environ.items() if variable.endswith("_ARTIFACTS"))
+    return os.path.join(folder, name)  # noqa: PTH118 - starts faster
+
+
+def _leave(name: str) -> None:
+    with open(_for_caller(name), "w", encoding="utf-8") as file:
+        file.write(name)
 
 
 def _hold(path: str) -> None:

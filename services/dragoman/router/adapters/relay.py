@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dragoman.protocol.server import Context, draining, write_event
+from dragoman.protocol.server import Context, draining, send_head, write_event
 from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.channel import StreamCall, received
 from dragoman.router.model.tasks import first_of
@@ -35,7 +35,7 @@ async def relay(call: StreamCall, context: Context, ended_early: Signal) -> None
 async def _pass(call: StreamCall, context: Context) -> None:
     is_first = True
     async for message in received(call):
-        if is_first:  # cancelled while a write sends the head, grpc could never end the call
-            await context.send_initial_metadata(())
+        if is_first:
+            await send_head(context)
             is_first = False
         await write_event(context, message)

@@ -32,11 +32,15 @@ def accepted(agent: AgentHooks, schema: ConfigSchema, request: adapter_pb2.Execu
 
 
 def prompt_of(
-    spec: AgentSpec, request: adapter_pb2.ExecuteRequest, settings: Settings, session: SessionPlan
+    spec: AgentSpec,
+    request: adapter_pb2.ExecuteRequest,
+    settings: Settings,
+    session: SessionPlan,
+    attached: str = "",
 ) -> tuple[str, Mapping[str, int], tuple[str, ...]]:
     """Return the prompt, the sizes of its parts, and the values that its template misses."""
     skills = prompt_section(strategy_in_force(spec.skill_strategy, spec.skill_layout), settings.skills)
-    return render_prompt(request, settings, resumes=session.resumes, skills=skills)
+    return render_prompt(request, settings, resumes=session.resumes, skills=skills, attached=attached)
 
 
 def _accepted(agent: AgentHooks, schema: ConfigSchema, request: adapter_pb2.ExecuteRequest) -> Settings:

@@ -30,6 +30,7 @@ from dragoman.sdk._output.outcome import (
     spawn_failure,
 )
 from dragoman.sdk._output.parser import FailureInfo, Report
+from dragoman.sdk._request.attachments import attachments_section
 from dragoman.sdk._request.bundled_files import with_bundled_files
 from dragoman.sdk._request.environment import build_environment, node_variables, secret_values
 from dragoman.sdk._request.job import Job, Plan, environment_inputs, following_request, masked_argv
@@ -131,6 +132,7 @@ class AgentRun:
             prompt=sent.text,
             prompt_bytes={"prompt": utf8_bytes(sent.text)},
             missing_values=(),
+            attachments=(),  # the first turn got them
         )
 
     def _why_last(self, job: Job, end: AttemptEnd, verdict: Verdict) -> tuple[str, str]:
@@ -150,7 +152,12 @@ class AgentRun:
         if self._spec.has(pb.FEATURE_WORKSPACE):  # else the agent reads no files
             settings = await asyncio.to_thread(with_bundled_files, settings, strategy, run_dir)
         is_private = strategy is SkillStrategy.PRIVATE_DIRECTORY
-        prompt, sizes, missing = prompt_of(self._spec, run.request, settings, session)
+        attached = run.files.attached if run.files is not None else ()
+        if attached:
+            directories = (*settings.additional_directories, str(attached[0].path.parent))
+            settings = replace(settings, additional_directories=directories)
+        section = attachments_section(attached)
+        prompt, sizes, missing = prompt_of(self._spec, run.request, settings, session, section)
         executable, version = program
         return Job(
             run_id=run.run_id,
@@ -170,13 +177,15 @@ class AgentRun:
             skill_strategy=strategy,
             prompt_bytes=sizes,
             missing_values=missing,
+            attachments=attached,
         )
 
     async def _attempt(self, job: Job) -> AttemptEnd:
         run = self._run
         plan = self._completed(job, self._agent.plan(job))
         lay_out_files(job, plan, self._spec.skill_layout)
-        inputs = environment_inputs(run.request, job.settings, self._marker, run.secrets)
+        artifacts = str(run.files.artifacts) if run.files is not None else ""
+        inputs = environment_inputs(run.request, job.settings, self._marker, run.secrets, artifacts)
         node = node_variables(os.environ) if self._spec.runs_on_node else {}
         own = {"TMPDIR": str(job.run_dir / "tmp"), **run.span.trace.variables, **node, **plan.env}
         env = build_environment(inputs, os.environ, strip=self._spec.strip, allow=self._spec.inherit, plan_env=own)

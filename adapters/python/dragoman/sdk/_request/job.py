@@ -10,6 +10,7 @@ from dragoman.protocol.texts import utf8_bytes
 from dragoman.sdk._encoding.config import as_string
 from dragoman.sdk._encoding.framing import Framing
 from dragoman.sdk._encoding.json_text import JsonValue
+from dragoman.sdk._request.attachments import AttachedFile
 from dragoman.sdk._request.environment import EnvironmentInputs
 from dragoman.sdk._request.sessions import SessionPlan
 from dragoman.sdk._request.settings import Instructions, Settings
@@ -50,6 +51,8 @@ class Job(Struct, frozen=True):
     """The sizes of the prompt's sections."""
     missing_values: tuple[str, ...] = ()
     """Paths in the caller's templates that nothing is at."""
+    attachments: tuple[AttachedFile, ...] = ()
+    """The files that go with the prompt, which names them."""
 
     @property
     def config(self) -> Mapping[str, JsonValue]:
@@ -76,6 +79,11 @@ class Job(Struct, frozen=True):
     def template_values(self) -> dict[str, JsonValue]:
         """What the caller's templates can name, for an adapter that has templates of its own. No secrets."""
         return template_values(self.request, self.settings.brand_name)
+
+    @property
+    def images(self) -> list[AttachedFile]:
+        """The attachments that go to the model as images."""
+        return [file for file in self.attachments if file.image]
 
     @property
     def interactive(self) -> bool:
@@ -133,13 +141,14 @@ def options(values: Mapping[str, str]) -> list[str]:
 
 
 def render_prompt(
-    request: adapter_pb2.ExecuteRequest, settings: Settings, *, resumes: bool, skills: str = ""
+    request: adapter_pb2.ExecuteRequest, settings: Settings, *, resumes: bool, skills: str = "", attached: str = ""
 ) -> tuple[str, dict[str, int], tuple[str, ...]]:
     """Return the prompt, the sizes of its sections in bytes, and paths that were missing in the caller's templates.
 
     The bootstrap text goes before it in new sessions only: a resumed one has had it. So does what is handed over
     from an earlier session; that is plain text and no template. ``skills`` are those that go into the
-    prompt, as text; they go into that of every run, as each has its own.
+    prompt, as text; they go into that of every run, as each has its own. ``attached`` names the files that go with
+    the prompt; it goes behind it.
     """
     values: dict[str, JsonValue] = {}
     missing: list[str] = []
@@ -169,6 +178,9 @@ def render_prompt(
     else:
         configured = as_string(settings.config.get("promptTemplate"), "")
         sections.append(fill("prompt", request.prompt_template or configured))
+    if attached:
+        sizes["attachments"] = utf8_bytes(attached)
+        sections.append(attached)
     return "\n\n".join(sections), sizes, tuple(dict.fromkeys(missing))
 
 
@@ -191,9 +203,16 @@ def following_request(
 
 
 def environment_inputs(
-    request: adapter_pb2.ExecuteRequest, settings: Settings, marker: str, secrets: tuple[str, ...] = ()
+    request: adapter_pb2.ExecuteRequest,
+    settings: Settings,
+    marker: str,
+    secrets: tuple[str, ...] = (),
+    artifacts: str = "",
 ) -> EnvironmentInputs:
-    """Return what the agent's variables are made of; ``secrets`` are those of the request."""
+    """Return what the agent's variables are made of.
+
+    ``secrets`` are those of the request, ``artifacts`` is the directory for the files that the agent leaves.
+    """
     context = request.context
     return EnvironmentInputs(
         variables={
@@ -201,6 +220,7 @@ def environment_inputs(
             "COMPANY_ID": request.agent.company_id,
             "API_URL": request.api_url,
             "RUN_ID": request.run_id,
+            "ARTIFACTS": artifacts,
             "TASK_ID": context.task_id or context.issue_id,
             "WAKE_REASON": context.wake_reason,
             "WAKE_COMMENT_ID": context.wake_comment_id or context.comment_id,

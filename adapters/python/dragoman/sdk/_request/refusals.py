@@ -8,6 +8,7 @@ from dragoman.protocol.budgets import budget_problems, never_reported
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, not_supported
 from dragoman.sdk._encoding.protobuf import struct_to_dict
 from dragoman.sdk._encoding.schema import show_path
+from dragoman.sdk._request.attachments import refuse_images, wrong_attachments
 from dragoman.sdk._request.environment import validate_prefix, validate_variables
 from dragoman.sdk._request.workspace import check_cwd
 from dragoman.sdk.spec import AdapterInfo
@@ -51,6 +52,7 @@ def refuse_missing_features(request: adapter_pb2.ExecuteRequest, info: AdapterIn
     for name, feature in _BY_FEATURE:
         if name in is_set and not info.has(feature):
             raise not_supported(name, f"{info.label} has no {name.replace('_', ' ')}; leave it out")
+    refuse_images(request, info)
     permissions = request.permissions
     asks = permissions.rules or permissions.default_decision or permissions.native_mode or permissions.auto_approve
     # Some never ask, and enforce permissions by leaving out the tools that are not allowed.
@@ -74,6 +76,7 @@ def wrong_fields(request: adapter_pb2.ExecuteRequest) -> list[FieldViolation]:
         *_wrong_numbers(request),
         *_wrong_paths(request.workspace),
         *_wrong_variables(request),
+        *wrong_attachments(request.attachments),
     ]
 
 

@@ -22,6 +22,7 @@ from dragoman.sdk._run.budget import BudgetKeeper
 from dragoman.sdk._run.changes import RunChanges
 from dragoman.sdk._run.event_writer import EventWriter, RunCounts
 from dragoman.sdk._run.faults import Faults
+from dragoman.sdk._run.files import RunFiles
 from dragoman.sdk._run.inputs import Inputs, Resolution
 from dragoman.sdk._run.sent_inputs import ATTEMPT_ENDED, CANCELLED, RUN_ENDED, SentInputs
 from dragoman.sdk._run.turns import Turns, printed
@@ -114,6 +115,8 @@ class Run:
         """What it changes in its workspace, if that is tracked."""
         self.budget = BudgetKeeper(self) if request.limits.budget.ByteSize() else None
         """Keeps its budget, if it has one."""
+        self.files: RunFiles | None = None
+        """The files that came with its prompt, and those that its agent leaves. None: it can have none."""
         self._loop = asyncio.get_running_loop()
         self.accepted_at = self._loop.time()
         self._text_streams = TextStreams(

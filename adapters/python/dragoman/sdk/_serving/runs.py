@@ -17,6 +17,8 @@ from msgspec import Struct
 
 _RETAINED_BYTES = 256 * 1024 * 1024
 """What the events of finished runs may take of the memory, all together."""
+_RETAINED_ARTIFACT_BYTES = 1024 * 1024 * 1024
+"""What the artifacts of runs may take of the disk, all together."""
 
 
 class _Entry(Struct):
@@ -78,6 +80,7 @@ class RunTable:
     def retire(self, run: Run) -> None:
         """Keep a finished run for its time, and no more of them than there is room for."""
         self._ended_events += _events(run)
+        run.request.ClearField("attachments")  # they were laid out, and no attempt follows
         loop = asyncio.get_running_loop()
         self._runs[run.run_id].forget = loop.call_later(RETAIN_FINISHED_S, self._forget, run.run_id)
         self._forget_oldest()
@@ -93,6 +96,8 @@ class RunTable:
 
     def _forget(self, run_id: str) -> None:
         entry = self._runs.pop(run_id)
+        if entry.run.files is not None:
+            entry.run.files.drop()
         if entry.forget is not None:
             entry.forget.cancel()  # it would keep the run's events alive
 
@@ -105,6 +110,16 @@ class RunTable:
                 break
             kept_bytes -= _kept_bytes(run)
             self._forget(run.run_id)
+        self._drop_oldest_artifacts()
+
+    def _drop_oldest_artifacts(self) -> None:
+        kept = [run.files for run in self if run.files is not None and run.files.kept_bytes]
+        total = sum(files.kept_bytes for files in kept)
+        for files in kept[:-1]:
+            if total <= _RETAINED_ARTIFACT_BYTES:
+                break
+            total -= files.kept_bytes
+            files.drop()
 
 
 def _kept_bytes(run: Run) -> int:

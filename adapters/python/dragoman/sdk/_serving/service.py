@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 
 from dragoman.protocol.access import caller_name
 from dragoman.protocol.errors import DragomanError, Reason, invalid, not_supported
-from dragoman.protocol.event_buffer import Reader, SequenceAheadError
+from dragoman.protocol.event_buffer import SequenceAheadError
 from dragoman.protocol.identity import (
     RUN_ID_METADATA_KEY,
     RUN_TOKEN_METADATA_KEY,
@@ -26,9 +26,12 @@ from dragoman.protocol.server import Context, draining, stream_events
 from dragoman.protocol.signals import Signal
 from dragoman.protocol.tracing import Tracing
 from dragoman.sdk._process.prepared_guard import SpareGuards
+from dragoman.sdk._request.attachments import AttachmentError
 from dragoman.sdk._run.changes import RunChanges, unknown_changes
 from dragoman.sdk._run.faults import place_of
+from dragoman.sdk._run.files import FileStore
 from dragoman.sdk._run.run import Run
+from dragoman.sdk._serving.artifacts import stream_artifact
 from dragoman.sdk._serving.queries import QueryServicer, check_name
 from dragoman.sdk._serving.runs import RunTable, overlapping
 from dragoman.sdk._serving.sending import check_input, refuse_undeclared
@@ -62,6 +65,7 @@ class AdapterServicer(QueryServicer):
         self._driving: set[asyncio.Task[None]] = set()
         self._streams: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._files = FileStore()
         self._streams_end = Signal()
         self.tracing = Tracing()
         """Begins the spans of runs."""
@@ -81,7 +85,9 @@ class AdapterServicer(QueryServicer):
         with _keeping_alive(run):
             await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
             reader = run.event_buffer.reader(run.first_sequence - 1, holds=True)
-            await self._stream(run, context, reader, batching=request.HasField("batching"))
+            batching = request.HasField("batching")
+            work = stream_events(context, reader, batching=batching, ended_early=self._streams_end)
+            await _counted(self._streams, work)
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> None:  # noqa: N802
         """Follow a run."""
@@ -100,7 +106,9 @@ class AdapterServicer(QueryServicer):
                 {"last_sequence": str(error.last_sequence)},
             ) from error
         with _keeping_alive(run) if request.hold else contextlib.nullcontext():
-            await self._stream(run, context, reader, batching=request.HasField("batching"))
+            batching = request.HasField("batching")
+            work = stream_events(context, reader, batching=batching, ended_early=self._streams_end)
+            await _counted(self._streams, work)
 
     async def Cancel(self, request: pb.CancelRequest, _context: Context) -> pb.CancelResponse:  # noqa: N802
         """Stop a run and say how it ended."""
@@ -153,6 +161,13 @@ class AdapterServicer(QueryServicer):
                 file.ClearField("diff")
         return response
 
+    async def ReadArtifact(self, request: pb.ReadArtifactRequest, context: Context) -> None:  # noqa: N802
+        """Send a file that a run's agent left."""
+        check_name(self.info, request.adapter)
+        run = self._runs.find(request.run_id)
+        bind_context(run_id=run.run_id, adapter=self.info.type)
+        await _counted(self._streams, stream_artifact(context, run, request, self._streams_end))
+
     async def drain(self, grace_s: float) -> None:
         """Refuse new runs, let live ones continue for a while, stop the rest, then end the streams.
 
@@ -176,6 +191,7 @@ class AdapterServicer(QueryServicer):
         self._streams_end.set()
         if self._streams:
             await asyncio.wait(self._streams, timeout=_FLUSH_S)
+        self._files.close()
 
     # Parts.
 
@@ -193,31 +209,34 @@ class AdapterServicer(QueryServicer):
         run.guards = self._guards
         run.span = self.tracing.begin(self.info.type, request)
         self._runs.add(run)
-        task = asyncio.get_running_loop().create_task(_drive(self._adapter, run), name=f"run {run.run_id}")
+        task = asyncio.get_running_loop().create_task(
+            _drive(self._adapter, run, self._files), name=f"run {run.run_id}"
+        )
         self._driving.add(task)
         task.add_done_callback(self._driving.discard)
         task.add_done_callback(lambda _: self._runs.retire(run))
         task.add_done_callback(lambda _: _report(self.observer, run))
         return run
 
-    async def _stream(self, run: Run, context: Context, reader: Reader, *, batching: bool) -> None:
-        work = stream_events(context, reader, batching=batching, ended_early=self._streams_end)
-        stream = asyncio.get_running_loop().create_task(work, name=f"stream {run.run_id}")
-        self._streams.add(stream)
-        stream.add_done_callback(self._streams.discard)
-        try:
-            await stream
-        finally:
-            stream.cancel()
+
+async def _counted(streams: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    """Write a stream, among those that a drain waits for."""
+    stream = asyncio.get_running_loop().create_task(work)
+    streams.add(stream)
+    stream.add_done_callback(streams.discard)
+    try:
+        await stream
+    finally:
+        stream.cancel()
 
 
-async def _drive(adapter: Adapter, run: Run) -> None:
+async def _drive(adapter: Adapter, run: Run, store: FileStore) -> None:
     run.begin()
     log = _log.bind(run_id=run.run_id, adapter=run.adapter, **run.span.trace.fields)
     log.info("run accepted")
     try:
         with run.observed(run.span.note) if run.span.is_recorded else contextlib.nullcontext():
-            result = await _executed(adapter, run)
+            result = await _with_files(adapter, run, store)
             if run.budget is not None:
                 run.budget.conclude(result)
             run.finish(result)
@@ -226,6 +245,28 @@ async def _drive(adapter: Adapter, run: Run) -> None:
         run.finish(_internal_failure(place_of(error, adapter)))
     outcome = event_pb2.Outcome.Name(run.result.outcome) if run.result else ""
     log.info("run ended", outcome=outcome, sequence=run.result_sequence)
+
+
+async def _with_files(adapter: Adapter, run: Run, store: FileStore) -> event_pb2.Result:
+    """Do a run with the files that come with its prompt, and keep those that its agent leaves."""
+    info = adapter.describe()
+    if not (run.request.attachments or info.has(event_pb2.FEATURE_ARTIFACTS)):
+        return await _executed(adapter, run)
+    try:
+        run.files = store.files_of_run()
+        await run.files.lay_out(run.request)
+    except (AttachmentError, OSError) as error:
+        why = str(error) if isinstance(error, AttachmentError) else f"A file cannot be written: {error.strerror}."
+        kind = event_pb2.FAILURE_KIND_WORKSPACE_FAILED
+        failure = event_pb2.Failure(kind=kind, code="attachment_failed", message=run.redactor.text(why))
+        return event_pb2.Result(outcome=event_pb2.OUTCOME_FAILED, failure=failure)
+    try:
+        result = await _executed(adapter, run)
+    except BaseException:
+        run.files.drop()
+        raise
+    await run.files.conclude(run.emit, run.notice)
+    return result
 
 
 async def _executed(adapter: Adapter, run: Run) -> event_pb2.Result:

@@ -7,6 +7,7 @@ from dragoman.conformance.checks import (
     describe,
     errors,
     events,
+    files,
     input,  # noqa: A004 - the topic
     lifecycle,
     limits,
@@ -29,6 +30,7 @@ __all__ = [
     "describe",
     "errors",
     "events",
+    "files",
     "input",
     "lifecycle",
     "limits",

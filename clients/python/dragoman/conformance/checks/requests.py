@@ -179,6 +179,10 @@ def _changes(request: api.ExecuteRequest) -> None:
     request.track_changes = True
 
 
+def _attachments(request: api.ExecuteRequest) -> None:
+    request.attachments.add(name="conformance.txt", content=b"conformance")
+
+
 def _unsupported(
     rule: str, feature: pb.Feature.ValueType, field: str, change: Callable[[api.ExecuteRequest], None]
 ) -> None:
@@ -198,6 +202,7 @@ _unsupported("unsupported.instructions", pb.FEATURE_INSTRUCTIONS, "instructions"
 _unsupported("unsupported.skills", pb.FEATURE_SKILLS, "skills", _skills)
 _unsupported("unsupported.mcp-servers", pb.FEATURE_MCP_SERVERS, "mcp_servers", _mcp_servers)
 _unsupported("unsupported.changes", pb.FEATURE_CHANGES, "track_changes", _changes)
+_unsupported("unsupported.attachments", pb.FEATURE_ATTACHMENTS, "attachments", _attachments)
 _unsupported("unsupported.session", pb.FEATURE_RESUME, "session", _handle)
 _unsupported("unsupported.fork", pb.FEATURE_FORK, "session", _fork)
 
