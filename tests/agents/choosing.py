@@ -1,5 +1,7 @@
 """Which of the shared tests an agent stands, and the shared scripts in its words."""
 
+from typing import Final
+
 import pytest
 from dragoman.testkit.model_server.script import Scenario, Tool, call, say
 from dragoman.v1 import event_pb2 as pb
@@ -25,8 +27,22 @@ def why_not(recipe: Recipe, node: pytest.Item | pytest.Function) -> str:
     return ""
 
 
+_ROUNDS: Final = Scenario(
+    "ROUNDS",
+    "runs a command, then two others one after the other, then reports",
+    (
+        call(Tool("shell", {"command": "{arg:command|echo one}"})),
+        call(Tool("shell", {"command": "echo two"})),
+        call(Tool("shell", {"command": "echo three"})),
+        say("Three rounds."),
+    ),
+    {"command": "the first command, in double quotes"},
+)
+
+
 def scripts(recipe: Recipe, more: tuple[Scenario, ...]) -> tuple[Scenario, ...]:
     """Return an agent's own scripts, and the shared ones in its words."""
+    more = (*more, _ROUNDS)
     if not recipe.mcp_tool:
         return more
     steps = (call(Tool(recipe.mcp_tool, {"which": "first"})), say("Counted: {tool_result:-1|nothing}"))

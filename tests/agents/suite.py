@@ -34,6 +34,7 @@ from tests.agents.harness import (
 )
 from tests.agents.reading import ReadingTests
 from tests.agents.sleepers import SleeperTests
+from tests.agents.steering import SteeringTests
 
 ALLOWED = pb.Permissions(auto_approve=True)
 ASKED = pb.Permissions(interactive=True)
@@ -71,7 +72,7 @@ def resuming(handle: pb.SessionHandle, *, fork: bool = False) -> api.SessionSele
     return api.SessionSelector(handle=handle, fork=fork)
 
 
-class AgentSuite(ConformanceTests, ReadingTests, SleeperTests, BudgetTests):
+class AgentSuite(ConformanceTests, ReadingTests, SleeperTests, BudgetTests, SteeringTests):
     """The tests that all adapters share."""
 
     recipe: ClassVar[Recipe]

@@ -27,7 +27,12 @@ class ClaudeCodeAdapter(CommandLineAdapter):
 
     def parser(self, job: Job) -> Parser:
         """Return the parser of its output."""
-        return ClaudeParser(resumes=job.session.resumes, names_frames=job.request.include_native)
+        return ClaudeParser(
+            resumes=job.session.resumes,
+            names_frames=job.request.include_native,
+            run_id=job.run_id,
+            version=job.version,
+        )
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Return what a run failed of that ended without a ``result``; else what the parser reports stands."""

@@ -1,6 +1,6 @@
 """The tool calls of a run, with the files and the to-do list that they change. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from dragoman.adapters.claude_code.todo import TodoList
 from dragoman.adapters.claude_code.tools import exit_code, file_change, result_status, result_text, tool_call
@@ -30,19 +30,21 @@ class Calls:
         if answer.allowed and changed is not None and call_id in self._open:
             self._open[call_id] = (self._open[call_id][0], changed)
 
-    def end(self, block: Fields, structured: Fields, meta: Fields, *, was_denied: bool) -> Iterator[pb.AgentEvent]:
+    def end(
+        self, block: Fields, structured: Fields, meta: Fields, *, denied: Container[str]
+    ) -> Iterator[pb.AgentEvent]:
         """Take a result.
 
         Args:
             block: the result for the model.
             structured: ``tool_use_result`` of the frame; empty if it may be another call's.
             meta: ``tool_result_meta`` of this call, or empty.
-            was_denied: whether an earlier frame reported the call as denied.
+            denied: calls that earlier frames reported as denied.
         """
         call_id = text(block, "tool_use_id")
         name, tool_input = self._open.pop(call_id, ("", {}))
         content = result_text(block)
-        status = result_status(block, content, meta, was_denied=was_denied)
+        status = result_status(block, content, meta, was_denied=call_id in denied)
         is_error = block.get("is_error")
         result = pb.ToolResult(
             tool_call_id=call_id,

@@ -26,9 +26,15 @@ OnAnswer = Callable[[Answer], None]
 """Is called with the answer when it is encoded."""
 
 
-def user_message(prompt: str) -> bytes:
-    """Return the line that gives the agent a prompt."""
-    return _line({"type": "user", "message": {"role": "user", "content": prompt}})
+def user_message(prompt: str, uuid: str = "") -> bytes:
+    """Return the line that gives the agent a prompt, or during a turn an input.
+
+    Args:
+        prompt: the text.
+        uuid: names it in the frames about what becomes of it. Claude Code ignores one that the session has had.
+    """
+    named: dict[str, JsonValue] = {"uuid": uuid} if uuid else {}
+    return _line({"type": "user", **named, "message": {"role": "user", "content": prompt}})
 
 
 def interrupt(request_id: str) -> bytes:

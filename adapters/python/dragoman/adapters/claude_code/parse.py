@@ -7,16 +7,17 @@ from typing import Final
 from dragoman.adapters.claude_code import control
 from dragoman.adapters.claude_code.calls import Calls
 from dragoman.adapters.claude_code.classify import Wrong, read_error, terminal_of_result
-from dragoman.adapters.claude_code.fields import moment
+from dragoman.adapters.claude_code.fields import moment, version_of
+from dragoman.adapters.claude_code.inputs import Inputs
 from dragoman.adapters.claude_code.stream import CALLS, MessageStream
-from dragoman.adapters.claude_code.system import SystemFrames
+from dragoman.adapters.claude_code.system import TESTED_VERSION, SystemFrames
 from dragoman.adapters.claude_code.usage import PROVIDER, RunTotals, session_usage
-from dragoman.sdk import Answer, Ask, CloseInput, Line, Output, Stream, Terminal, Withdraw, Write
+from dragoman.sdk import Answer, Ask, CloseInput, Line, Output, Report, Stream, Terminal, Withdraw, Write
 from dragoman.sdk.fields import Fields, as_string, compact, count, inner, objects, text
-from dragoman.sdk.parsing import Handler, JsonLinesParser, call_usage, notice_event
+from dragoman.sdk.parsing import Handler, JsonLinesParser, Steering, Untaken, call_usage, notice_event
 from dragoman.v1 import event_pb2 as pb
 
-_SILENT: Final = frozenset({"control_response", "keep_alive", "tool_progress", "command_lifecycle"})
+_SILENT: Final = frozenset({"control_response", "keep_alive", "tool_progress"})
 _INTERRUPTION: Final = "[Request interrupted by user"
 
 
@@ -26,9 +27,13 @@ class ClaudeParser(JsonLinesParser):
     Args:
         resumes: whether the attempt resumes a session, which may be lost.
         names_frames: whether events name the frame that they come from.
+        run_id: the run's.
+        version: Claude Code's; empty if it is unknown.
     """
 
-    def __init__(self, *, resumes: bool = False, names_frames: bool = False) -> None:
+    def __init__(
+        self, *, resumes: bool = False, names_frames: bool = False, run_id: str = "", version: str = ""
+    ) -> None:
         super().__init__(
             {
                 "system": self._system_frame,
@@ -39,6 +44,7 @@ class ClaudeParser(JsonLinesParser):
                 "control_request": self._control_request,
                 "control_cancel_request": lambda frame: [Withdraw(text(frame, "request_id"))],
                 "result": self._result,
+                "command_lifecycle": self._input_changed,
             },
             silent=_SILENT,
             other=lambda _: None,
@@ -50,8 +56,11 @@ class ClaudeParser(JsonLinesParser):
         self._totals = RunTotals()
         self._calls = Calls()
         self._wrong = Wrong()
+        self._inputs = Inputs(run_id)
+        # Earlier versions do not report what becomes of an input.
+        self._takes_inputs = not version or version_of(version) >= version_of(TESTED_VERSION)
         self._deferred: Terminal | None = None
-        """The newest result's, while background tasks may bring another."""
+        """The newest result's, while background tasks or an input may bring another."""
         self._raw = b""
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
@@ -68,6 +77,11 @@ class ClaudeParser(JsonLinesParser):
         if self.report.terminal is None:
             self.report.terminal = self._deferred
         return []
+
+    def steer(self, steering: Steering) -> Iterable[Output] | None:
+        """Give Claude Code an input once its turn runs."""
+        is_running = bool(self.report.session_id) and self.report.terminal is None
+        return [self._inputs.give(steering)] if is_running and self._takes_inputs else None
 
     def read(self, handler: Handler, frame: Fields) -> Iterable[Output] | None:
         """Put the events of a frame where they happened, if that was in a nested agent."""
@@ -109,7 +123,7 @@ class ClaudeParser(JsonLinesParser):
             if kind in CALLS:
                 yield from self._calls.begin(block.content, self._system.cwd)
             elif kind.endswith("_tool_result"):
-                yield from self._call_result(block.content, {}, {})
+                yield from self._calls.end(block.content, {}, {}, denied=self._system.denied)
             elif kind == "text" and is_main:
                 self.report.summary = text(block.content, "text") or self.report.summary
 
@@ -132,13 +146,10 @@ class ClaudeParser(JsonLinesParser):
         structured = inner(frame, "tool_use_result") if len(results) == 1 else {}
         for block in blocks:
             if block in results:
-                yield from self._call_result(block, structured, metas.get(text(block, "tool_use_id"), {}))
+                meta = metas.get(text(block, "tool_use_id"), {})
+                yield from self._calls.end(block, structured, meta, denied=self._system.denied)
             elif text(block, "text"):
                 yield _message(text(block, "text"), frame)
-
-    def _call_result(self, block: Fields, structured: Fields, meta: Fields) -> Iterator[Output]:
-        was_denied = text(block, "tool_use_id") in self._system.denied
-        return self._calls.end(block, structured, meta, was_denied=was_denied)
 
     def _rate_limit(self, frame: Fields) -> Iterable[Output]:
         info = inner(frame, "rate_limit_info")
@@ -156,19 +167,20 @@ class ClaudeParser(JsonLinesParser):
             return [Write(control.refusal(request_id, text(request, "subtype")))]
         ask: Ask | None = None
         if text(request, "tool_name") == "AskUserQuestion":
-            ask = control.question(request_id, request, partial(self._question_answered, request))
+            ask = control.question(request_id, request, partial(_note_question, self.report, request))
         if ask is None:
             on_answer = partial(self._calls.note_answer, text(request, "tool_use_id"))
             ask = control.permission(request_id, request, self._system.cwd, on_answer)
         lineage = self._system.lineage(request)
         return [ask if lineage is None else Ask(ask.request, ask.encode, lineage)]
 
-    def _question_answered(self, request: Fields, answer: Answer) -> None:
-        self.report.question = None
-        questions = objects(inner(request, "input"), "questions")
-        if not answer.allowed and questions:
-            choices = [text(option, "label") for option in objects(questions[0], "options")]
-            self.report.question = pb.Question(prompt=text(questions[0], "question"), choices=choices)
+    def _input_changed(self, frame: Fields) -> Iterable[Output]:
+        outputs = self._inputs.changed(frame)
+        if any(isinstance(output, Untaken) for output in outputs) and not self._inputs.waits:
+            self.report.terminal = self.report.terminal or self._deferred  # no turn follows after all
+        elif outputs:
+            self._deferred = None
+        return outputs
 
     # The end.
 
@@ -196,7 +208,7 @@ class ClaudeParser(JsonLinesParser):
         self._deferred = terminal_of_result(frame, self._wrong, resumed=self._resumes)
         if self._system.has_news and self._deferred.succeeded:
             yield CloseInput()  # Claude Code ends after one more turn, or without one
-        elif not self._system.background:
+        elif not self._system.background and (self._deferred.interrupted or not self._inputs.waits):
             report.terminal = self._deferred
 
 
@@ -205,6 +217,14 @@ def _message(words: str, frame: Fields) -> pb.AgentEvent:
         frame.get("isSynthetic") is True or frame.get("isReplay") is True or words.startswith(_INTERRUPTION)
     )
     return pb.AgentEvent(message=pb.Message(role=pb.MESSAGE_ROLE_USER, text=words, synthetic=is_synthetic))
+
+
+def _note_question(report: Report, request: Fields, answer: Answer) -> None:
+    report.question = None
+    questions = objects(inner(request, "input"), "questions")
+    if not answer.allowed and questions:
+        choices = [text(option, "label") for option in objects(questions[0], "options")]
+        report.question = pb.Question(prompt=text(questions[0], "question"), choices=choices)
 
 
 def _sum(before: int | None, more: int | None) -> int | None:

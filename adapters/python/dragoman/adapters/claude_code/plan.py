@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dragoman.adapters.claude_code import control
+from dragoman.adapters.claude_code.fields import version_of
 from dragoman.adapters.claude_code.system import TESTED_VERSION
 from dragoman.sdk import CancelStep, Job, Plan
 from dragoman.sdk.fields import JsonValue, as_bool, as_int, as_number, as_string, as_string_list, compact
@@ -78,7 +79,7 @@ def _session(job: Job, notes: list[str]) -> Iterator[str]:
     else:
         notes.append(f"resumes session {session.native_id}")
     # Else a resumed session keeps the instructions of its first run, whatever this one is given.
-    if not job.version or _version(job.version) >= _SNAPSHOT_SINCE:
+    if not job.version or version_of(job.version) >= _SNAPSHOT_SINCE:
         yield from ("--system-prompt-snapshot", "off")
 
 
@@ -156,13 +157,8 @@ def _notices(job: Job) -> Iterator[tuple[str, str]]:
             "permissions_skipped",
             "Claude Code asks no questions in this run: permissions.rules and default_decision decide nothing.",
         )
-    if job.version and job.version != TESTED_VERSION and _version(job.version) < _SNAPSHOT_SINCE:
+    if job.version and job.version != TESTED_VERSION and version_of(job.version) < _SNAPSHOT_SINCE:
         yield (
             "version_old",
             f"Claude Code {job.version} is older than {TESTED_VERSION}: a resumed session may keep old instructions.",
         )
-
-
-def _version(version: str) -> tuple[int, ...]:
-    digits = version.split("-", 1)[0].split("+", 1)[0].split(".")
-    return tuple(int(part) for part in digits if part.isdecimal())

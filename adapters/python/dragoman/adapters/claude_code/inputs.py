@@ -1,0 +1,48 @@
+"""Inputs for the present turn: given as further user messages, and taken once Claude Code says so. Pure.
+
+Claude Code reads them between two calls of its model. One that comes after the last of them begins another turn of the
+same process, whose end is then the end.
+"""
+
+import uuid
+from typing import Final
+
+from dragoman.adapters.claude_code import control
+from dragoman.sdk import Output, Write
+from dragoman.sdk.fields import Fields, text
+from dragoman.sdk.parsing import Steering, Untaken
+
+_TAKEN: Final = frozenset({"started", "completed"})
+_REFUSED: Final = frozenset({"cancelled", "discarded", "refused"})
+
+
+class Inputs:
+    """The inputs of one attempt.
+
+    Args:
+        run_id: tells them from those of other runs in the session: Claude Code ignores a name that it has had.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._given: dict[str, Steering] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether Claude Code has one that it has not begun with: another turn follows then."""
+        return bool(self._given)
+
+    def give(self, steering: Steering) -> Output:
+        """Give it an input; a slash at its beginning is text, as in a prompt."""
+        name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self._run_id}/{steering.input_id}"))
+        self._given[name] = steering
+        words = f" {steering.text}" if steering.text.startswith("/") else steering.text
+        return Write(control.user_message(words, name))
+
+    def changed(self, frame: Fields) -> list[Output]:
+        """Take ``command_lifecycle``: an input is queued, begun with, or done."""
+        name, state = text(frame, "command_uuid"), text(frame, "state")
+        if name not in self._given or state not in _TAKEN | _REFUSED:
+            return []
+        steering = self._given.pop(name)
+        return [steering.taken if state in _TAKEN else Untaken(steering.input_id)]
