@@ -13,6 +13,10 @@ WORDS: Final = "Prefer the colour heliotrope from now on."
 _ALLOWED: Final = pb.Permissions(auto_approve=True)
 
 
+def _is_running(event: pb.AgentEvent) -> bool:
+    return event.state.phase == pb.RUN_PHASE_RUNNING
+
+
 async def steer(stream: RunStream) -> None:
     """Send an input for the present turn, twice: it is one."""
     sent = await stream.send(WORDS, mode=pb.INPUT_MODE_STEER, input_id="word")

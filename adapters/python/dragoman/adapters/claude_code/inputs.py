@@ -1,6 +1,6 @@
 """Inputs for the present turn: given as further user messages, and taken once Claude Code says so. Pure.
 
-Claude Code reads them between two calls of its model. One that comes after the last of them begins another turn of the
+Claude Code reads them between two calls of its model. One that comes after the last call begins another turn of the
 same process, whose end is then the end.
 """
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from dragoman.adapters.codex.approvals import Approvals
 from dragoman.adapters.codex.classify import failure_of
+from dragoman.adapters.codex.inputs import Inputs
 from dragoman.adapters.codex.opening import TURN, Opening
 from dragoman.adapters.codex.plan import TOTALS_KEY, hello, session_param
 from dragoman.adapters.codex.thread import ThreadEvents, notice
@@ -18,6 +19,7 @@ from dragoman.adapters.codex.usage import RunTotals, dump, load, used_up_until
 from dragoman.sdk import CloseInput, FailureInfo, Job, Line, Output, Report, Stream, Terminal, log_event, outputs_of
 from dragoman.sdk.fields import Fields, compact, inner, text
 from dragoman.sdk.jsonrpc import Notification, Peer, Request, Response, Stray
+from dragoman.sdk.parsing import Steering
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
@@ -43,6 +45,7 @@ class AppServerParser:
         self._thread = ThreadEvents(calls, RunTotals(before))
         self._approvals = Approvals(self._peer, str(job.attempt), self._thread.lineage, calls)
         self._opening = Opening(job, self._peer, self._thread, self.report)
+        self._inputs = Inputs(self._peer, job.run_id)
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
@@ -66,12 +69,19 @@ class AppServerParser:
         """Ask Codex to stop the turn; before there is one, close its input, which ends it."""
         return self._opening.interrupt()
 
+    def steer(self, steering: Steering) -> Iterable[Output] | None:
+        """Give Codex an input once its turn runs."""
+        thread, turn = self._thread.thread, self._thread.turn
+        is_running = bool(turn) and self.report.terminal is None
+        return [self._inputs.give(steering, thread, turn)] if is_running else None
+
     def _message(self, message: Request | Notification | Response[str]) -> Iterable[Output] | None:
         if isinstance(message, Request):
             return [self._approvals.take(message)]
         if isinstance(message, Notification):
             return self._notified(message.method, message.params)
-        return self._opening.answered(message)
+        outputs = self._inputs.answered(message)
+        return self._opening.answered(message) if outputs is None else outputs
 
     def _notified(self, method: str, params: Fields) -> Iterable[Output] | None:
         is_main = self._thread.lineage(params) is None
@@ -82,7 +92,8 @@ class AppServerParser:
         if method == "turn/started" and is_main and TURN in self._peer.pending:
             self._thread.turn = text(inner(params, "turn"), "id")  # it comes before the answer to turn/start
             return []
-        return self._thread.take(method, params)
+        events = self._thread.take(method, params)
+        return events if events is None or not is_main else [*self._inputs.noted(params), *events]
 
     def _ended(self, params: Fields) -> Iterable[Output]:
         if self.report.terminal is not None:

@@ -27,7 +27,7 @@ class Conversation:
         self._options = options
         self._session = session
         self._report = report
-        self._is_sent = False
+        self.is_sent = False
         """The prompt is sent; before, there is nothing to interrupt."""
 
     def request(self, method: str, params: Mapping[str, object], tag: str) -> Write:
@@ -39,7 +39,7 @@ class Conversation:
         """Ask Copilot to stop what it does."""
         if self._report.terminal is not None:
             return
-        if self._is_sent:
+        if self.is_sent:
             yield self.request("session.abort", {"reason": "user_initiated"}, "abort")
             return
         self._report.terminal = interrupted()
@@ -59,7 +59,7 @@ class Conversation:
         elif response.tag == "open":
             self._report.session_id = text(response.fields, "sessionId")
             self._session.now.native_id = self._report.session_id
-            self._is_sent = True
+            self.is_sent = True
             yield self.request("session.send", {"prompt": self._job.prompt}, "send")
 
     def _open(self) -> Output:

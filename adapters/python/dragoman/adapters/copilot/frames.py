@@ -28,7 +28,7 @@ SILENT: Final = frozenset(
         *("session.tools_updated", "session.usage_checkpoint", "session.usage_record"),
         *("session.workspace_file_changed", "skill.context_delivered", "skill.context_delivered_ref"),
         *("skill.invoked", "skill.invoked_ref", "subagent.configured", "system.message", "system.notification"),
-        *("tool.execution_partial_result", "tool.execution_progress", "user.message", "user_input.completed"),
+        *("tool.execution_partial_result", "tool.execution_progress", "user_input.completed"),
         *("user_input.requested",),
     )
 )

@@ -19,6 +19,7 @@ from dragoman.adapters.copilot.frames import (
     subagent,
     warning,
 )
+from dragoman.adapters.copilot.inputs import Inputs
 from dragoman.adapters.copilot.model import ModelEvents
 from dragoman.adapters.copilot.plan import skill_roots
 from dragoman.adapters.copilot.questions import Questions
@@ -26,6 +27,7 @@ from dragoman.adapters.copilot.session import SessionFrames
 from dragoman.adapters.copilot.tools import Calls
 from dragoman.sdk import Job, Line, Output, Report, Stream, Terminal, Write, jsonrpc, outputs_of
 from dragoman.sdk.fields import Fields, JsonValue, inner, objects, text
+from dragoman.sdk.parsing import Steering, Untaken
 from dragoman.v1 import event_pb2 as pb
 
 Handler = Callable[[Fields, str], Iterable[Output]]
@@ -54,6 +56,9 @@ class CopilotParser:
         self._session = session = SessionFrames()
         self._conversation = Conversation(job, options, session, self.report)
         self._questions = Questions(job, skill_roots(job), self._conversation.request)
+        self._inputs = Inputs(self._conversation.request)
+        self._ended: Terminal | None = None
+        """How a turn ended that another one follows."""
         self._model = model = ModelEvents(self.report)
         self._calls = calls = Calls()
         self._agents: dict[str, str] = {}
@@ -72,6 +77,7 @@ class CopilotParser:
             "session.compaction_start": compacting,
             "session.compaction_complete": compacted,
             "session.idle": self._idle,
+            "user.message": self._inputs.noted,
             "abort": self._abort,
             "assistant.turn_start": model.turn_started,
             "assistant.turn_retry": model.retried,
@@ -105,9 +111,14 @@ class CopilotParser:
         """Ask Copilot to stop what it does."""
         return self._conversation.interrupt()
 
+    def steer(self, steering: Steering) -> Iterable[Output] | None:
+        """Give Copilot an input once its turn runs."""
+        is_running = self._conversation.is_sent and self.report.terminal is None
+        return [self._inputs.give(steering)] if is_running else None
+
     def _take(self, message: object) -> Iterable[Output] | None:
         if isinstance(message, jsonrpc.Response):
-            return self._conversation.answered(message)
+            return self._answered(message)
         if isinstance(message, jsonrpc.Notification):
             return self._notified(message)
         if isinstance(message, jsonrpc.Request):
@@ -117,6 +128,14 @@ class CopilotParser:
             refused = peer.error(message.id, jsonrpc.METHOD_NOT_FOUND, f"{message.method} is not supported")
             return [Write(jsonrpc.with_length(refused))]
         return []
+
+    def _answered(self, answer: jsonrpc.Response[str]) -> Iterable[Output]:
+        outputs = self._inputs.answered(answer)
+        if outputs is None:
+            return self._conversation.answered(answer)
+        if not self._inputs.waits and any(isinstance(output, Untaken) for output in outputs):
+            self.report.terminal = self.report.terminal or self._ended  # no turn follows after all
+        return outputs
 
     def _notified(self, message: jsonrpc.Notification) -> list[Output] | None:
         event = inner(message.params, "event")
@@ -158,10 +177,11 @@ class CopilotParser:
         if self._is_aborted or data.get("aborted") is True:
             yield from self._calls.cancel()
             self.report.terminal = interrupted()
-        elif self._model.error is not None:
-            self.report.terminal = Terminal(succeeded=False, subtype="error", failure=self._model.error)
-        else:
-            self.report.terminal = Terminal(succeeded=True, subtype="idle")
+            return
+        error = self._model.error
+        self._ended = Terminal(succeeded=error is None, subtype="idle" if error is None else "error", failure=error)
+        if not self._inputs.waits:
+            self.report.terminal = self._ended
 
     def _message(self, data: Fields, agent: str) -> Iterable[Output]:
         yield from self._model.message(data, agent)

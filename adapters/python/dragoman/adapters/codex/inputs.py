@@ -1,0 +1,51 @@
+"""Inputs for the present turn: ``turn/steer``, and taken once Codex has put them into the conversation. Pure."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from dragoman.sdk import Output, Write
+from dragoman.sdk.fields import Fields, inner, text
+from dragoman.sdk.jsonrpc import Peer, Response
+from dragoman.sdk.parsing import Steering, Untaken
+
+_TAG: Final = "turn/steer"
+
+
+class Inputs:
+    """The inputs of one attempt.
+
+    Args:
+        peer: makes the requests.
+        run_id: tells them from those of other runs in the thread.
+    """
+
+    def __init__(self, peer: Peer[str], run_id: str) -> None:
+        self._peer = peer
+        self._run_id = run_id
+        self._given: dict[str, Steering] = {}
+
+    def give(self, steering: Steering, thread: str, turn: str) -> Output:
+        """Give Codex an input for a turn; it rejects one for a turn that is over."""
+        name = f"{self._run_id}/{steering.input_id}"
+        self._given[name] = steering
+        params = {
+            "threadId": thread,
+            "expectedTurnId": turn,
+            "input": [{"type": "text", "text": steering.text}],
+            "clientUserMessageId": name,
+        }
+        return Write(self._peer.request("turn/steer", params, f"{_TAG} {name}"))
+
+    def answered(self, answer: Response[str]) -> list[Output] | None:
+        """Take the answer to a request; None if it is to another one."""
+        tag, _, name = answer.tag.partition(" ")
+        if tag != _TAG:
+            return None
+        steering = self._given.pop(name, None) if answer.error is not None else None
+        return [] if steering is None else [Untaken(steering.input_id)]
+
+    def noted(self, params: Fields) -> Iterable[Output]:
+        """Take an item of the conversation, which may be an input that Codex has put there."""
+        item = inner(params, "item")
+        steering = self._given.pop(text(item, "clientId"), None) if text(item, "type") == "userMessage" else None
+        return [] if steering is None else [steering.taken]
