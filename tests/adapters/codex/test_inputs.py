@@ -1,0 +1,63 @@
+"""Inputs in Codex's present turn: the request that gives one, and what becomes of it."""
+
+import json
+from typing import Any
+
+from dragoman.adapters.codex.parse import AppServerParser
+from dragoman.sdk import Output, Write
+from dragoman.sdk.parsing import Steering, Untaken
+
+from tests.adapters.codex.replay import frame, of_kind, parser
+
+WORDS = Steering("word", "Use blue.")
+
+
+def take(reader: AppServerParser, **fields: Any) -> list[Output]:
+    return list(reader.line("stdout", frame(**fields)))
+
+
+def running() -> AppServerParser:
+    reader = parser()
+    take(reader, id=1, result={})
+    take(reader, id=2, result={"thread": {"id": "t"}, "model": "m"})
+    assert reader.steer(WORDS) is None, "there is no turn yet"
+    take(reader, id=3, result={"turn": {"id": "u"}})
+    return reader
+
+
+def given(reader: AppServerParser) -> dict[str, Any]:
+    (write,) = reader.steer(WORDS) or ()
+    assert isinstance(write, Write)
+    request: dict[str, Any] = json.loads(write.data)
+    return request
+
+
+def item(name: str, thread: str = "t", kind: str = "userMessage") -> dict[str, Any]:
+    noted = {"type": kind, "id": "i", "clientId": name, "content": [{"type": "text", "text": "Use blue."}]}
+    return {"method": "item/started", "params": {"threadId": thread, "turnId": "u", "item": noted}}
+
+
+def test_an_input_steers_the_turn_and_is_taken_once_it_is_in_the_conversation() -> None:
+    reader = running()
+    request = given(reader)
+    name = request["params"].pop("clientUserMessageId")
+    assert request["method"] == "turn/steer"
+    words = [{"type": "text", "text": "Use blue."}]
+    assert request["params"] == {"threadId": "t", "expectedTurnId": "u", "input": words}
+    assert take(reader, id=request["id"], result={"turnId": "u"}) == []
+    assert take(reader, **item("another")) == []
+    assert take(reader, **item(name, thread="nested")) == []
+    assert take(reader, **item(name, kind="agentMessage")) == []
+    assert take(reader, **item(name)) == [WORDS.taken]
+    assert of_kind(take(reader, **item(name)), "message") == [], "once"
+
+
+def test_an_input_for_a_turn_that_is_over_is_rejected() -> None:
+    reader = running()
+    request = given(reader)
+    refused = {"code": -32600, "message": "no active turn to steer"}
+    assert take(reader, id=request["id"], error=refused) == [Untaken("word")]
+    assert reader.report.terminal is None
+    take(reader, method="turn/completed", params={"threadId": "t", "turn": {"id": "u", "status": "completed"}})
+    assert reader.report.terminal is not None
+    assert reader.steer(WORDS) is None
