@@ -66,8 +66,8 @@ def test_it_writes_the_projects_that_a_checkout_writes(
 
 
 def test_it_is_small(wheel: zipfile.ZipFile) -> None:
-    """2 MB: a user of Dragoman downloads more than ten times that with what it requires."""
-    assert Path(str(wheel.filename)).stat().st_size < 2_000_000
+    """2.3 MB: a user of Dragoman downloads ten times that with what it requires."""
+    assert Path(str(wheel.filename)).stat().st_size < 2_300_000
 
 
 def test_it_holds_the_licence(wheel: zipfile.ZipFile) -> None:

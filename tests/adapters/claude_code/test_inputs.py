@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dragoman.adapters.claude_code.parse import ClaudeParser
 from dragoman.adapters.claude_code.system import TESTED_VERSION
-from dragoman.sdk import Line, Output, Write
+from dragoman.sdk import Line, Output, Terminal, Write
 from dragoman.sdk.parsing import Steering, Untaken
 from dragoman.v1 import event_pb2 as pb
 
@@ -16,6 +16,10 @@ from tests.adapters.claude_code.replay import recorded
 INIT = recorded("text").splitlines()[0]
 RESULT = recorded("text").splitlines()[-1]
 WORDS = Steering("word", "Use blue.")
+
+
+def end(parser: ClaudeParser) -> Terminal | None:
+    return parser.report.terminal
 
 
 def take(parser: ClaudeParser, *lines: bytes) -> list[Output]:
@@ -28,7 +32,7 @@ def running(run_id: str = "r", version: str = TESTED_VERSION) -> ClaudeParser:
     return parser
 
 
-def given(parser: ClaudeParser, steering: Steering = WORDS) -> dict[str, Any]:
+def sent(parser: ClaudeParser, steering: Steering = WORDS) -> dict[str, Any]:
     (write,) = parser.steer(steering) or ()
     assert isinstance(write, Write)
     assert write.data.endswith(b"\n")
@@ -42,10 +46,10 @@ def lifecycle(name: str, state: str) -> bytes:
 
 def test_an_input_is_a_user_message_with_a_name() -> None:
     parser = running()
-    frame = given(parser)
+    frame = sent(parser)
     name = frame.pop("uuid")
     assert frame == {"type": "user", "message": {"role": "user", "content": "Use blue."}}
-    assert uuid.UUID(name)
+    assert str(uuid.UUID(name)) == name
     assert take(parser, lifecycle(name, "queued")) == []
     assert take(parser, lifecycle(name, "started")) == [WORDS.taken]
     assert take(parser, lifecycle(name, "completed")) == [], "once"
@@ -54,11 +58,11 @@ def test_an_input_is_a_user_message_with_a_name() -> None:
 
 
 def test_a_slash_is_text() -> None:
-    assert given(running(), Steering("i", "/compact"))["message"]["content"] == " /compact"
+    assert sent(running(), Steering("i", "/compact"))["message"]["content"] == " /compact"
 
 
 def test_runs_of_a_session_name_their_inputs_apart() -> None:
-    assert given(running("r1"))["uuid"] != given(running("r2"))["uuid"]
+    assert sent(running("r1"))["uuid"] != sent(running("r2"))["uuid"]
 
 
 def test_an_input_waits_until_the_turn_runs_and_is_none_of_an_old_version() -> None:
@@ -71,13 +75,13 @@ def test_an_input_waits_until_the_turn_runs_and_is_none_of_an_old_version() -> N
 
 def test_an_input_that_comes_after_the_last_call_begins_another_turn() -> None:
     parser = running()
-    name = given(parser)["uuid"]
+    name = sent(parser)["uuid"]
     take(parser, RESULT)
-    assert parser.report.terminal is None, "Claude Code continues"
+    assert end(parser) is None, "Claude Code continues"
     assert take(parser, lifecycle(name, "started")) == [WORDS.taken]
-    assert parser.report.terminal is None
+    assert end(parser) is None
     list(parser.finish())
-    assert parser.report.terminal is None, "the second turn has no end yet"
+    assert end(parser) is None, "the second turn has no end yet"
     take(parser, RESULT)
     assert parser.report.terminal is not None
     assert parser.report.terminal.succeeded
@@ -86,7 +90,7 @@ def test_an_input_that_comes_after_the_last_call_begins_another_turn() -> None:
 @pytest.mark.parametrize("state", ["cancelled", "discarded", "refused"])
 def test_an_input_that_is_rejected_ends_the_wait_for_another_turn(state: str) -> None:
     parser = running()
-    name = given(parser)["uuid"]
+    name = sent(parser)["uuid"]
     take(parser, RESULT)
     assert take(parser, lifecycle(name, state)) == [Untaken("word")]
     assert parser.report.terminal is not None
@@ -95,15 +99,15 @@ def test_an_input_that_is_rejected_ends_the_wait_for_another_turn(state: str) ->
 
 def test_an_interruption_is_the_end_whatever_waits() -> None:
     parser = running()
-    given(parser)
+    sent(parser)
     aborted = {"type": "result", "subtype": "error_during_execution", "terminal_reason": "aborted_streaming"}
     take(parser, json.dumps(aborted).encode())
     assert parser.report.terminal is not None
     assert parser.report.terminal.interrupted
 
 
-def test_what_is_said_of_others_says_nothing() -> None:
+def test_frames_about_others_change_nothing() -> None:
     parser = running()
-    given(parser)
+    sent(parser)
     outputs = take(parser, lifecycle("another", "started"), b'{"type":"command_lifecycle","command_uuid":7}')
     assert not any(isinstance(output, pb.AgentEvent) and output.HasField("message") for output in outputs)

@@ -4,12 +4,16 @@ import json
 from typing import Any
 
 from dragoman.adapters.codex.parse import AppServerParser
-from dragoman.sdk import Output, Write
+from dragoman.sdk import Output, Terminal, Write
 from dragoman.sdk.parsing import Steering, Untaken
 
 from tests.adapters.codex.replay import frame, of_kind, parser
 
 WORDS = Steering("word", "Use blue.")
+
+
+def end(parser: AppServerParser) -> Terminal | None:
+    return parser.report.terminal
 
 
 def take(reader: AppServerParser, **fields: Any) -> list[Output]:
@@ -25,7 +29,7 @@ def running() -> AppServerParser:
     return reader
 
 
-def given(reader: AppServerParser) -> dict[str, Any]:
+def sent(reader: AppServerParser) -> dict[str, Any]:
     (write,) = reader.steer(WORDS) or ()
     assert isinstance(write, Write)
     request: dict[str, Any] = json.loads(write.data)
@@ -39,7 +43,7 @@ def item(name: str, thread: str = "t", kind: str = "userMessage") -> dict[str, A
 
 def test_an_input_steers_the_turn_and_is_taken_once_it_is_in_the_conversation() -> None:
     reader = running()
-    request = given(reader)
+    request = sent(reader)
     name = request["params"].pop("clientUserMessageId")
     assert request["method"] == "turn/steer"
     words = [{"type": "text", "text": "Use blue."}]
@@ -54,10 +58,10 @@ def test_an_input_steers_the_turn_and_is_taken_once_it_is_in_the_conversation() 
 
 def test_an_input_for_a_turn_that_is_over_is_rejected() -> None:
     reader = running()
-    request = given(reader)
+    request = sent(reader)
     refused = {"code": -32600, "message": "no active turn to steer"}
     assert take(reader, id=request["id"], error=refused) == [Untaken("word")]
-    assert reader.report.terminal is None
+    assert end(reader) is None
     take(reader, method="turn/completed", params={"threadId": "t", "turn": {"id": "u", "status": "completed"}})
     assert reader.report.terminal is not None
     assert reader.steer(WORDS) is None

@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.copilot.parse import CopilotParser
-from dragoman.sdk import Line, Output, Write
+from dragoman.sdk import Line, Output, Terminal, Write
 from dragoman.sdk.parsing import Steering, Untaken
 
 from tests.adapters.copilot.replay import event, message_in, messages, of_kind, parser
 
 WORDS = Steering("word", "Use blue.")
 IDLE = event("session.idle", {})
+
+
+def end(parser: CopilotParser) -> Terminal | None:
+    return parser.report.terminal
 
 
 def take(tested: CopilotParser, *lines: bytes) -> list[Output]:
@@ -26,7 +30,7 @@ def running() -> CopilotParser:
     return tested
 
 
-def given(tested: CopilotParser) -> dict[str, Any]:
+def sent(tested: CopilotParser) -> dict[str, Any]:
     (write,) = tested.steer(WORDS) or ()
     assert isinstance(write, Write)
     return message_in(write.data)
@@ -42,10 +46,10 @@ def noted(name: str, agent: str = "") -> bytes:
 
 def test_an_input_is_sent_at_once_and_taken_once_it_is_in_the_conversation() -> None:
     tested = running()
-    request = given(tested)
+    request = sent(tested)
     assert request["method"] == "session.send"
-    wanted = {"sessionId": tested.report.session_id, "prompt": "Use blue.", "mode": "immediate"}
-    assert request["params"] == wanted
+    expected = {"sessionId": tested.report.session_id, "prompt": "Use blue.", "mode": "immediate"}
+    assert request["params"] == expected
     assert take(tested, answer(request, result={"messageId": "m"}), noted("other"), noted("m", "nested")) == []
     assert take(tested, noted("m")) == [WORDS.taken]
     assert take(tested, noted("m")) == [], "once"
@@ -56,7 +60,7 @@ def test_an_input_is_sent_at_once_and_taken_once_it_is_in_the_conversation() -> 
 
 def test_the_answer_may_come_after_the_message() -> None:
     tested = running()
-    request = given(tested)
+    request = sent(tested)
     assert take(tested, noted("m")) == []
     assert take(tested, answer(request, result={"messageId": "m"})) == [WORDS.taken]
 
@@ -64,10 +68,10 @@ def test_the_answer_may_come_after_the_message() -> None:
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_an_input_that_comes_after_the_last_call_begins_another_turn(is_answered: bool) -> None:
     tested = running()
-    request = given(tested)
+    request = sent(tested)
     answered = answer(request, result={"messageId": "m"})
     take(tested, *([answered, IDLE] if is_answered else [IDLE, answered]))
-    assert tested.report.terminal is None, "Copilot continues"
+    assert end(tested) is None, "Copilot continues"
     assert of_kind(take(tested, noted("m")), "message") == [WORDS.taken.message]
     take(tested, IDLE)
     assert tested.report.terminal is not None
@@ -76,7 +80,7 @@ def test_an_input_that_comes_after_the_last_call_begins_another_turn(is_answered
 
 def test_an_input_that_is_rejected_ends_the_wait_for_another_turn() -> None:
     tested = running()
-    request = given(tested)
+    request = sent(tested)
     take(tested, IDLE)
     refused = {"code": -32603, "message": "not now"}
     assert take(tested, answer(request, error=refused)) == [Untaken("word")]
@@ -86,7 +90,7 @@ def test_an_input_that_is_rejected_ends_the_wait_for_another_turn() -> None:
 
 def test_an_interruption_is_the_end_whatever_waits() -> None:
     tested = running()
-    given(tested)
+    sent(tested)
     take(tested, event("session.idle", {"aborted": True}))
     assert tested.report.terminal is not None
     assert tested.report.terminal.interrupted

@@ -1,4 +1,4 @@
-"""Inputs for the present turn: given as further user messages, and taken once Claude Code says so. Pure.
+"""Inputs for the present turn: sent as further user messages, and taken once Claude Code says so. Pure.
 
 Claude Code reads them between two calls of its model. One that comes after the last call begins another turn of the
 same process, whose end is then the end.
@@ -20,29 +20,29 @@ class Inputs:
     """The inputs of one attempt.
 
     Args:
-        run_id: tells them from those of other runs in the session: Claude Code ignores a name that it has had.
+        run_id: distinguishes them from those of other runs in the session: Claude Code ignores a known name.
     """
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._given: dict[str, Steering] = {}
+        self._pending: dict[str, Steering] = {}
 
     @property
     def waits(self) -> bool:
         """Whether Claude Code has one that it has not begun with: another turn follows then."""
-        return bool(self._given)
+        return bool(self._pending)
 
     def give(self, steering: Steering) -> Output:
         """Give it an input; a slash at its beginning is text, as in a prompt."""
         name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self._run_id}/{steering.input_id}"))
-        self._given[name] = steering
+        self._pending[name] = steering
         words = f" {steering.text}" if steering.text.startswith("/") else steering.text
         return Write(control.user_message(words, name))
 
     def changed(self, frame: Fields) -> list[Output]:
         """Take ``command_lifecycle``: an input is queued, begun with, or done."""
         name, state = text(frame, "command_uuid"), text(frame, "state")
-        if name not in self._given or state not in _TAKEN | _REFUSED:
+        if name not in self._pending or state not in _TAKEN | _REFUSED:
             return []
-        steering = self._given.pop(name)
+        steering = self._pending.pop(name)
         return [steering.taken if state in _TAKEN else Untaken(steering.input_id)]

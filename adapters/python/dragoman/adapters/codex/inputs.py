@@ -16,18 +16,18 @@ class Inputs:
 
     Args:
         peer: makes the requests.
-        run_id: tells them from those of other runs in the thread.
+        run_id: distinguishes them from those of other runs in the thread.
     """
 
     def __init__(self, peer: Peer[str], run_id: str) -> None:
         self._peer = peer
         self._run_id = run_id
-        self._given: dict[str, Steering] = {}
+        self._pending: dict[str, Steering] = {}
 
     def give(self, steering: Steering, thread: str, turn: str) -> Output:
         """Give Codex an input for a turn; it rejects one for a turn that is over."""
         name = f"{self._run_id}/{steering.input_id}"
-        self._given[name] = steering
+        self._pending[name] = steering
         params = {
             "threadId": thread,
             "expectedTurnId": turn,
@@ -41,11 +41,11 @@ class Inputs:
         tag, _, name = answer.tag.partition(" ")
         if tag != _TAG:
             return None
-        steering = self._given.pop(name, None) if answer.error is not None else None
+        steering = self._pending.pop(name, None) if answer.error is not None else None
         return [] if steering is None else [Untaken(steering.input_id)]
 
     def noted(self, params: Fields) -> Iterable[Output]:
         """Take an item of the conversation, which may be an input that Codex has put there."""
         item = inner(params, "item")
-        steering = self._given.pop(text(item, "clientId"), None) if text(item, "type") == "userMessage" else None
+        steering = self._pending.pop(text(item, "clientId"), None) if text(item, "type") == "userMessage" else None
         return [] if steering is None else [steering.taken]

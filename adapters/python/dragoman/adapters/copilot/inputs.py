@@ -26,7 +26,7 @@ class Inputs:
         self._request = request
         self._sent: dict[str, Steering] = {}
         """By its own ID: those that Copilot has not answered."""
-        self._given: dict[str, Steering] = {}
+        self._pending: dict[str, Steering] = {}
         """By Copilot's ID of the message: those that are not in the conversation."""
         self._early: set[str] = set()
         """IDs of messages in the conversation that no answer was about."""
@@ -34,7 +34,7 @@ class Inputs:
     @property
     def waits(self) -> bool:
         """Whether Copilot has one that it has not begun with: another turn follows then."""
-        return bool(self._sent or self._given)
+        return bool(self._sent or self._pending)
 
     def give(self, steering: Steering) -> Output:
         """Give Copilot an input."""
@@ -55,7 +55,7 @@ class Inputs:
         name = text(answer.fields, "messageId")
         if name in self._early or not name:
             return [steering.taken]
-        self._given[name] = steering
+        self._pending[name] = steering
         return []
 
     def noted(self, data: Fields, agent: str) -> list[Output]:
@@ -65,5 +65,5 @@ class Inputs:
             return []
         if self._sent:
             self._early.add(name)
-        steering = self._given.pop(name, None)
+        steering = self._pending.pop(name, None)
         return [] if steering is None else [steering.taken]
