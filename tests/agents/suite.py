@@ -17,9 +17,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 
-from tests.agents.budgeting import BudgetTests
 from tests.agents.choosing import scripts, why_not
-from tests.agents.conforming import ConformanceTests
 from tests.agents.harness import (
     PATIENCE_S,
     SECRET,
@@ -32,9 +30,7 @@ from tests.agents.harness import (
     when,
     words_server,
 )
-from tests.agents.reading import ReadingTests
-from tests.agents.sleepers import SleeperTests
-from tests.agents.steering import SteeringTests
+from tests.agents.shared import SharedTests
 
 ALLOWED = pb.Permissions(auto_approve=True)
 ASKED = pb.Permissions(interactive=True)
@@ -72,7 +68,7 @@ def resuming(handle: pb.SessionHandle, *, fork: bool = False) -> api.SessionSele
     return api.SessionSelector(handle=handle, fork=fork)
 
 
-class AgentSuite(ConformanceTests, ReadingTests, SleeperTests, BudgetTests, SteeringTests):
+class AgentSuite(SharedTests):
     """The tests that all adapters share."""
 
     recipe: ClassVar[Recipe]
