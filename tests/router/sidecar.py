@@ -27,6 +27,7 @@ What a run does is its prompt, or its template as it is, a JSON list of steps, d
     {"retried": true}      have the failure say that the agent has tried again itself
     {"tool": "id"}         a tool_call
     {"running": true}      the state RUNNING
+    {"took input": "i"}    a message with the ID of an input
     {"deaf": "g"}          on Cancel, open this gate and wait until the run ends by itself
 
 Instead of steps the prompt may be ``{"TYPE": [STEPS, ...]}``: what each adapter does, try after try.
@@ -138,6 +139,8 @@ class _Run:
             self.result.usage.tokens.input = value
         elif kind == "says":
             self.result.summary = value
+        elif kind == "took input":
+            self.emit(message=event_pb2.Message(role=event_pb2.MESSAGE_ROLE_USER, input_id=value))
 
     def say_much(self, number: int, size: int) -> None:
         """Emit texts."""
@@ -321,6 +324,16 @@ class Sidecar:
         self.open(request.request_id)
         return pb.RespondResponse(sequence=run.sequence)
 
+    async def Send(self, request: pb.SendRequest, _context: Context) -> pb.SendResponse:
+        self._note("Send", request)
+        run = self._find(request.run_id)
+        if run.finished.is_set():
+            raise DragomanError(Reason.RUN_FINISHED, "it is over")
+        accepted = event_pb2.InputAccepted(input_id=request.input_id, text=request.text, sender=request.sender)
+        accepted.mode = request.mode or event_pb2.INPUT_MODE_QUEUE
+        run.emit(input_accepted=accepted)
+        return pb.SendResponse(sequence=run.sequence)
+
     def _steps(self, request: pb.ExecuteRequest) -> list[Any]:
         script = json.loads(request.prompt or request.prompt_template or "[]")
         if isinstance(script, list):
@@ -395,7 +408,7 @@ class Sidecar:
             run.stop()
         elif kind == "exit":
             os._exit(value)
-        elif kind in {"set", "clear", "lost", "used", "says"}:
+        elif kind in {"set", "clear", "lost", "used", "says", "took input"}:
             run.say(self.type, kind, value)
         elif kind in {
             "tool",

@@ -56,7 +56,7 @@ def run_log(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def pair(folder: Path, run_log: str) -> AsyncIterator[RouterPair]:
-    sidecar = Sidecar()
+    sidecar = Sidecar(features=(event_pb2.FEATURE_PROMPT, event_pb2.FEATURE_QUEUE))
     address = f"unix:{folder}/a.sock"
     common: dict[str, Any] = {"addresses": (address,), "run_log": run_log}
     async with contextlib.AsyncExitStack() as held:
@@ -116,6 +116,19 @@ async def test_a_run_is_cancelled_at_another_router(pair: RouterPair) -> None:
     answer = await pair.other.adapter.Cancel(pb.CancelRequest(run_id="r"), timeout=PATIENCE_S)
     assert answer.outcome == event_pb2.OUTCOME_CANCELLED
     assert (await stream.rest())[-1].result.outcome == event_pb2.OUTCOME_CANCELLED
+
+
+async def test_an_input_goes_to_the_router_that_has_the_run(pair: RouterPair) -> None:
+    steps = ("a", {"gate": "g"}, {"took input": "i"}, {"end": "SUCCEEDED"})
+    stream = pair.mine.execute("fake", *steps, run_id="r")
+    await stream.until("text")
+    request = pb.SendRequest(run_id="r", input_id="i", text="more")
+    answer = await pair.other.adapter.Send(request, timeout=PATIENCE_S)
+    (accepted,) = [event for event in await stream.until("input_accepted") if event.HasField("input_accepted")]
+    assert accepted.sequence == answer.sequence
+    pair.sidecar.open("g")
+    await stream.rest()
+    assert (await pair.other.adapter.Send(request, timeout=PATIENCE_S)).sequence == answer.sequence
 
 
 async def test_a_call_that_a_router_forwarded_is_not_forwarded_again(pair: RouterPair) -> None:
