@@ -33,6 +33,8 @@ SCHEMA = json.dumps(
         },
     }
 )
+BUDGET = event_pb2.Limits(budget=event_pb2.Budget(cost="1"))
+BAD_BUDGET = event_pb2.Limits(budget=event_pb2.Budget(cost="much"))
 ALL_FEATURES = [value for value in event_pb2.Feature.values() if value]
 
 
@@ -206,6 +208,7 @@ async def test_agents_are_listed_in_pages_by_name(world: World) -> None:
         ({"env": {"API_KEY": "${../key}"}}, Reason.INVALID_REQUEST, "agent.env.API_KEY"),
         ({"env": {"PLAIN": "${key}"}}, Reason.INVALID_REQUEST, "agent.env.PLAIN"),
         ({"config": {"apiKey": "sk-not-stored-1"}}, Reason.INVALID_REQUEST, "agent.config.apiKey"),
+        ({"limits": BAD_BUDGET}, Reason.INVALID_REQUEST, "agent.limits.budget.cost"),
         ({"labels": {"a": "\0"}}, Reason.INVALID_REQUEST, "agent.labels.a"),
         ({"fallback": pb.Fallback(adapters=[""])}, Reason.INVALID_REQUEST, "agent.fallback.adapters"),
         ({"instructions": pb.Instructions(text="x" * 1024 * 1024)}, Reason.INVALID_REQUEST, "agent"),
@@ -349,6 +352,11 @@ async def test_a_secret_is_a_file_of_the_directory_alone(world: World, folder: P
         ),
         ({"permissions": event_pb2.Permissions()}, {"fallback": pb.Fallback()}, "fallback"),
         ({}, {"adapter": "other"}, "adapter"),
+        (
+            {"limits": BUDGET},
+            {"limits": BAD_BUDGET},
+            "limits.budget.cost",
+        ),
         (
             {"permissions": event_pb2.Permissions()},
             {"permissions": event_pb2.Permissions(auto_approve=True)},

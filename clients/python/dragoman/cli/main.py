@@ -33,6 +33,7 @@ COMMANDS: dict[str, _Lazy] = {
     "runs": _Lazy("dragoman.cli.commands.runs", "List runs, including finished ones."),
     "show": _Lazy("dragoman.cli.commands.runs", "Show the details of a run."),
     "sessions": _Lazy("dragoman.cli.commands.sessions", "List, show and delete stored sessions."),
+    "agents": _Lazy("dragoman.cli.commands.agents", "List, show, store and delete stored agents."),
     "detect": _Lazy("dragoman.cli.commands.inspect", "Detect installed agents and their logins."),
     "adapters": _Lazy("dragoman.cli.commands.inspect", "List a router's adapters."),
     "describe": _Lazy("dragoman.cli.commands.inspect", "Show how an adapter is configured."),

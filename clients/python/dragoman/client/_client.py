@@ -20,7 +20,9 @@ _CHANGES_S = 120
 """Seconds that a large workspace may take to be compared."""
 _PAGE = 1000
 _Item = TypeVar("_Item")
-_Listing = TypeVar("_Listing", router_pb2.ListRunsRequest, router_pb2.ListSessionsRequest)
+_Listing = TypeVar(
+    "_Listing", router_pb2.ListRunsRequest, router_pb2.ListSessionsRequest, router_pb2.ListAgentsRequest
+)
 
 
 class Client:
@@ -376,6 +378,63 @@ class Client:
         """Delete a stored session; False if there was none."""
         request = router_pb2.DeleteSessionRequest(key=key, adapter=adapter)
         response = await self._channel.answer(self._channel.router.DeleteSession(request, timeout=self._timeout))
+        return response.deleted
+
+    async def create_agent(self, agent: router_pb2.StoredAgent) -> router_pb2.StoredAgent:
+        """Store an agent at a router, and return it as it is stored.
+
+        Raises:
+            DragomanError: AGENT_EXISTS if another one has its name, or what is wrong with it.
+        """
+        request = router_pb2.CreateAgentRequest(agent=agent)
+        return (await self._channel.answer(self._channel.router.CreateAgent(request, timeout=self._timeout))).agent
+
+    async def get_agent(self, name: str) -> router_pb2.StoredAgent:
+        """Return one stored agent.
+
+        Raises:
+            DragomanError: AGENT_NOT_FOUND if there is none.
+        """
+        request = router_pb2.GetAgentRequest(name=name)
+        return (await self._channel.answer(self._channel.router.GetAgent(request, timeout=self._timeout))).agent
+
+    async def list_agents(self, *, limit: int = 100) -> list[router_pb2.StoredAgent]:
+        """List a router's stored agents, by name.
+
+        Args:
+            limit: maximum number.
+        """
+
+        async def page(request: router_pb2.ListAgentsRequest) -> tuple[Iterable[router_pb2.StoredAgent], str]:
+            answer = await self._channel.answer(self._channel.router.ListAgents(request, timeout=self._timeout))
+            return answer.agents, answer.next_page_token
+
+        return await _paged(router_pb2.ListAgentsRequest(), page, limit)
+
+    async def update_agent(self, agent: router_pb2.StoredAgent) -> router_pb2.StoredAgent:
+        """Replace a stored agent as a whole, and return it as it is stored.
+
+        Args:
+            agent: the agent as it is to be, with the version that it has.
+
+        Raises:
+            DragomanError: VERSION_MISMATCH if it was changed meanwhile, AGENT_NOT_FOUND, or what is wrong with it.
+        """
+        request = router_pb2.UpdateAgentRequest(agent=agent)
+        return (await self._channel.answer(self._channel.router.UpdateAgent(request, timeout=self._timeout))).agent
+
+    async def delete_agent(self, name: str, *, version: int = 0) -> bool:
+        """Delete a stored agent; False if there was none.
+
+        Args:
+            name: the agent.
+            version: the version that it must have; 0 for any.
+
+        Raises:
+            DragomanError: VERSION_MISMATCH if it has another one.
+        """
+        request = router_pb2.DeleteAgentRequest(name=name, version=version)
+        response = await self._channel.answer(self._channel.router.DeleteAgent(request, timeout=self._timeout))
         return response.deleted
 
 

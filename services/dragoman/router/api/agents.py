@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dragoman.protocol import audit
+from dragoman.protocol.budgets import budget_problems
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.duties import declarations, unsupported
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid, invalid_fields
@@ -181,7 +182,7 @@ class StoredAgents:
             raise invalid("agent.name", problem)
         if agent.ByteSize() > MOST_BYTES:
             raise invalid("agent", f"has {agent.ByteSize():,} bytes, and may have {MOST_BYTES:,}")
-        if wrong := secret_violations(agent):
+        if wrong := [*secret_violations(agent), *budget_problems(agent.limits.budget)]:
             raise invalid_fields(_within(wrong))
         request = filled(adapter_pb2.ExecuteRequest(), agent, lambda _name: True)
         if (objection := execute_objection(request)) is not None:

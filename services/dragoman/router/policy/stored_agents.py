@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from dragoman.protocol.budgets import lowered_budget
+from dragoman.protocol.budgets import budget_problems, lowered_budget
 from dragoman.protocol.errors import FieldViolation, invalid_fields
 from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -51,6 +51,7 @@ def filled(
         DragomanError: INVALID_REQUEST, with each field that would loosen what the agent restricts.
     """
     wrong = [*_locked(request, agent, same_adapter), *_loosened(request.permissions, agent)]
+    wrong += budget_problems(request.limits.budget)
     if wrong:
         raise invalid_fields(wrong)
     following = adapter_pb2.ExecuteRequest()

@@ -16,7 +16,7 @@ from dragoman.protocol.addresses import is_served
 from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
 from dragoman.protocol.private import default_address
 from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import event_pb2
+from dragoman.v1 import event_pb2, router_pb2
 
 if TYPE_CHECKING:
     from dragoman.cli.display.screen import Screen
@@ -32,6 +32,7 @@ Examples:
   dragoman run claude_code "Fix the failing test." --cwd ~/project
   dragoman run claude_code - < task.md
   dragoman run claude_code "And now the docs." --task release-1.2
+  dragoman run @reviewer "Review the last commit."
   dragoman run process "" --config command=make --config 'args=["test"]'
 """
 
@@ -58,6 +59,8 @@ def run_command(
 ) -> int:
     """Run ADAPTER's agent on PROMPT and show what it does; '-' reads PROMPT from standard input.
 
+    @NAME in place of ADAPTER runs an agent that the router stores: see 'dragoman agents'.
+
     Ctrl-C cancels the run, a second one kills it. On a terminal you are asked the agent's questions. Exit code: 0 the
     run succeeded, 1 it failed, 2 wrong usage, 130 the run was cancelled.
     """
@@ -72,11 +75,17 @@ def run_command(
         from dragoman.cli.display.screen import Screen  # noqa: PLC0415
         from dragoman.cli.interaction.run_view import RunView, is_interactive  # noqa: PLC0415
 
-        async with slow_notice(f"waiting for the adapter '{one_line(adapter)}' to start…", after_s=_START_S):
-            described = await client.describe(adapter)
+        agent = await _stored_agent(client, adapter[1:]) if adapter.startswith("@") else None
+        used = adapter if agent is None else agent.adapter
+        described = pb.DescribeResponse()
+        if used:
+            async with slow_notice(f"waiting for the adapter '{one_line(used)}' to start…", after_s=_START_S):
+                described = await client.describe(used)
         # Questions of a detached run are answered by 'dragoman respond'.
         interactive = is_interactive() or view.detach
-        request = options.request(adapter, prompt, described, interactive=interactive)
+        request = options.request(used, prompt, described, interactive=interactive)
+        if agent is not None:
+            _name_agent(request, agent, has_cwd=options.setup.cwd is not None)
         if view.detach:
             request.orphan_after.FromSeconds(int(MAX_ORPHAN_AFTER_S))
             return await _detached(client, request)
@@ -87,7 +96,27 @@ def run_command(
             await _show_changes(client, stream.run_id, as_json=as_json)
         return code
 
-    return run_connected(router, work, adapter=adapter, debug=view.debug)
+    return run_connected(router, work, adapter="" if adapter.startswith("@") else adapter, debug=view.debug)
+
+
+async def _stored_agent(client: "Client", name: str) -> router_pb2.StoredAgent:
+    """Return a stored agent; of one that the caller may run and not see, only its name."""
+    from dragoman.client import DragomanError, Reason  # noqa: PLC0415 - as above
+
+    try:
+        return await client.get_agent(name)
+    except DragomanError as error:
+        if error.reason is not Reason.NOT_PERMITTED:
+            raise
+    return router_pb2.StoredAgent(name=name)
+
+
+def _name_agent(request: pb.ExecuteRequest, agent: router_pb2.StoredAgent, *, has_cwd: bool) -> None:
+    """Have a request name a stored agent, which decides where it works unless the user does."""
+    request.agent_name = agent.name
+    request.ClearField("adapter")
+    if not has_cwd and "cwd" in agent.config.fields:
+        request.ClearField("workspace")
 
 
 async def _show_changes(client: "Client", run_id: str, *, as_json: bool) -> None:

@@ -31,7 +31,7 @@ class FilterOptions(Struct, frozen=True):
     """Which runs are listed."""
 
     adapter: Annotated[str, option("--adapter", "Only runs of this adapter.", "NAME", default="")]
-    agent: Annotated[str, option("--agent", "Only runs of this agent.", "ID", default="")]
+    agent: Annotated[str, option("--agent", "Only runs of this agent; @NAME for a stored one.", "ID", default="")]
     task: Annotated[str, option("--task", "Only runs of this task.", "KEY", default="")]
     label_pairs: Annotated[tuple[str, ...], option("--label", "Only runs with this label.", "KEY=VALUE")]
     outcome: Annotated[
@@ -43,7 +43,8 @@ class FilterOptions(Struct, frozen=True):
         """Return the request that lists them."""
         return router_pb2.ListRunsRequest(
             adapter=self.adapter,
-            agent_id=self.agent,
+            agent_id="" if self.agent.startswith("@") else self.agent,
+            agent_name=self.agent[1:] if self.agent.startswith("@") else "",
             task_key=self.task,
             outcome=_OUTCOMES[self.outcome] if self.outcome else pb.OUTCOME_UNSPECIFIED,
             live_only=self.live,
@@ -150,7 +151,7 @@ def _details(response: router_pb2.GetRunResponse, attempts: Sequence[pb.AgentEve
         "sequence": str(run.last_sequence),
         "attempt": str(run.attempt) if run.attempt > 1 else "",
         "task": one_line(run.task_key),
-        "agent": one_line(run.agent_id),
+        "agent": " ".join(one_line(name) for name in (run.agent_name and f"@{run.agent_name}", run.agent_id) if name),
         "company": one_line(run.company_id),
         "labels": ", ".join(f"{one_line(key)}={one_line(value)}" for key, value in sorted(run.labels.items())),
         "readers": str(run.readers) if run.readers else "",
