@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import pytest
 from dragoman.adapters.http import adapter
 from dragoman.adapters.http.frames import Frames
-from dragoman.adapters.http.hosts import Gate, RefusedError, Target, target_of
 from dragoman.adapters.http.mapping import DEFAULT_PATHS, PathError, Paths
 from dragoman.adapters.http.plan import warnings
 from dragoman.client import execute_request
+from dragoman.protocol.egress import EgressGate, RefusedError, Target, target_of
 from dragoman.protocol.errors import DragomanError
 from dragoman.sdk import Report
 from hypothesis import given, settings
@@ -35,14 +35,14 @@ OWN = Target("https", "agents.example", 443)
 )
 def test_what_is_not_public_must_be_listed(address: str) -> None:
     parsed = ipaddress.ip_address(address)
-    assert not Gate(OWN).allows(parsed)
+    assert not EgressGate(OWN).allows(parsed)
     everything = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
-    assert Gate(OWN, networks=everything).allows(parsed)
-    assert not Gate(OWN, networks=(ipaddress.ip_network("203.0.113.0/24"),)).allows(parsed)
+    assert EgressGate(OWN, networks=everything).allows(parsed)
+    assert not EgressGate(OWN, networks=(ipaddress.ip_network("203.0.113.0/24"),)).allows(parsed)
 
 
 def test_a_listed_network_is_that_one_only() -> None:
-    gate = Gate(OWN, networks=(ipaddress.ip_network("10.0.0.0/8"),))
+    gate = EgressGate(OWN, networks=(ipaddress.ip_network("10.0.0.0/8"),))
     assert gate.allows(ipaddress.ip_address("10.1.2.3"))
     assert gate.allows(ipaddress.ip_address("::ffff:10.1.2.3"))
     assert not gate.allows(ipaddress.ip_address("127.0.0.1"))
@@ -66,7 +66,7 @@ def test_a_listed_network_is_that_one_only() -> None:
     ],
 )
 def test_hosts(url: str, hosts: tuple[str, ...], allowed: bool) -> None:
-    gate = Gate(OWN, hosts=hosts)
+    gate = EgressGate(OWN, hosts=hosts)
     if allowed:
         gate.check_host(target_of(url))
     else:
@@ -89,7 +89,7 @@ async def test_a_name_that_leads_inside_is_refused(monkeypatch: pytest.MonkeyPat
         return [(0, 0, 0, "", ("169.254.169.254", 443)), (0, 0, 0, "", ("93.184.215.14", 443))]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
-    assert await Gate(OWN).addresses(OWN) == ["93.184.215.14"], "only what may be reached is connected to"
+    assert await EgressGate(OWN).addresses(OWN) == ["93.184.215.14"], "only what may be reached is connected to"
 
 
 # Frames.

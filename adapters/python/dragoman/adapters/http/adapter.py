@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-from dragoman.adapters.http.exchange import Call, Exchange, ExchangeError
+from dragoman.adapters.http.exchange import Exchange, ExchangeError
 from dragoman.adapters.http.failures import failure_of_exchange, refused
-from dragoman.adapters.http.hosts import RefusedError
 from dragoman.adapters.http.listener import Listeners
 from dragoman.adapters.http.mapping import Fields, PathError, Paths
 from dragoman.adapters.http.modes import Conversation
@@ -21,6 +20,7 @@ from dragoman.adapters.http.plan import (
     warnings,
     wrong_config,
 )
+from dragoman.protocol.egress import Call, RefusedError
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import FailureError, FailureInfo, InProcessAdapter, Job, Plan, Settings, Turn
 from dragoman.sdk.fields import JsonValue, as_bool, as_int, as_object, as_string

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urljoin
 
-from dragoman.adapters.http.hosts import Gate, RefusedError, target_of
-from msgspec import Struct, field
+from dragoman.protocol.egress import Call, EgressGate, RefusedError, send_checked, target_of
+from msgspec import Struct
 from msgspec.structs import replace
 
 if TYPE_CHECKING:  # imported when first needed
@@ -32,15 +32,6 @@ class ExchangeError(Exception):
         super().__init__(message)
         self.message = message
         self.code = code
-
-
-class Call(Struct, frozen=True):
-    """A request."""
-
-    url: str
-    method: str = "GET"
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
 
 
 class Answer(Struct, frozen=True):
@@ -71,7 +62,7 @@ class Exchange:
     """
 
     def __init__(
-        self, gate: Gate, *, follows: bool = False, most_bytes: int, limit_s: float, ca_file: str = ""
+        self, gate: EgressGate, *, follows: bool = False, most_bytes: int, limit_s: float, ca_file: str = ""
     ) -> None:
         self._gate = gate
         self._follows = follows
@@ -165,35 +156,16 @@ class Exchange:
         return replace(call, url=there)  # the gate checks it when the request is made
 
     async def _send_once(self, call: Call) -> Any:
-        import httpx2  # noqa: PLC0415 - slow to import
-
         target = target_of(call.url)
+        is_own = target == self._gate.own
+        headers = {name: value for name, value in call.headers.items() if is_own or name.lower() in _HARMLESS}
         try:
-            addresses = await self._gate.addresses(target)
+            response = await send_checked(self._client, self._gate, replace(call, headers=headers))
         except OSError as error:
             reason = error.strerror or "not known"
             raise ExchangeError(f"The host {target.host} was not found ({reason}).", "host_not_found") from error
-        url = httpx2.URL(call.url)
-        is_own = target == self._gate.own
-        sent = {name: value for name, value in call.headers.items() if is_own or name.lower() in _HARMLESS}
-        headers = {"accept-encoding": "identity", **sent, "host": url.netloc.decode("ascii")}
-        for number, address in enumerate(addresses):
-            request = self._client.build_request(
-                call.method,
-                url.copy_with(host=address),
-                headers=headers,
-                content=call.body or None,
-                extensions={"sni_hostname": target.host},
-            )
-            try:
-                response = await self._client.send(request, stream=True)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout):
-                if number == len(addresses) - 1:
-                    raise
-                continue
-            response.extensions["requested"] = call.url
-            return response
-        raise AssertionError("there is at least one address")
+        response.extensions["requested"] = call.url
+        return response
 
     async def _chunks(self, response: Any) -> AsyncGenerator[bytes, None]:
         if response.headers.get("content-encoding", "identity").lower() != "identity":

@@ -6,10 +6,11 @@ from contextlib import aclosing
 from typing import Final
 from urllib.parse import urljoin
 
-from dragoman.adapters.http.exchange import Answer, Call, Exchange, ExchangeError
+from dragoman.adapters.http.exchange import Answer, Exchange, ExchangeError
 from dragoman.adapters.http.failures import failure_of_answer, reported_failure, unreadable
 from dragoman.adapters.http.frames import DONE, Frames
 from dragoman.adapters.http.mapping import Fields, Paths
+from dragoman.protocol.egress import Call
 from dragoman.sdk import FailureError, Line, Terminal, Turn, log_event
 from dragoman.sdk.fields import as_number, as_object, compact, parse_json_object
 from dragoman.v1 import event_pb2 as pb

@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from dragoman.adapters.http.exchange import Call
-from dragoman.adapters.http.hosts import Gate, RefusedError, target_of
+from dragoman.protocol.egress import Call, EgressGate, RefusedError, target_of
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import Job
 from dragoman.sdk.fields import JsonValue, as_int, as_number, as_object, as_string, as_string_list, compact
@@ -53,14 +52,14 @@ def bounds_of(config: Mapping[str, JsonValue]) -> Bounds:
     )
 
 
-def gate_of(config: Mapping[str, JsonValue]) -> Gate:
+def gate_of(config: Mapping[str, JsonValue]) -> EgressGate:
     """Return the hosts and networks that requests may go to.
 
     Raises:
         RefusedError: ``config.url`` is no URL.
     """
     networks = as_string_list(config.get("allowedNetworks"))
-    return Gate(
+    return EgressGate(
         own=target_of(as_string(config.get("url"), "")),
         hosts=tuple(as_string_list(config.get("allowedHosts"))),
         networks=tuple(ipaddress.ip_network(item, strict=False) for item in networks),

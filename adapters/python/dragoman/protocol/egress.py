@@ -1,4 +1,4 @@
-"""The hosts that requests may go to: by an allow-list, and only at public addresses unless configured otherwise.
+"""Requests to hosts that may be called: by an allow-list, and only at public addresses unless configured otherwise.
 
 A name is resolved once and the connection goes to the address that was checked: a second answer of the name
 service cannot lead elsewhere.
@@ -7,14 +7,19 @@ service cannot lead elsewhere.
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+if TYPE_CHECKING:  # imported when first needed
+    import httpx2
+
+__all__ = ["Call", "EgressGate", "IpAddress", "Network", "RefusedError", "Target", "send_checked", "target_of"]
+
+IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
@@ -53,18 +58,29 @@ def target_of(url: str) -> Target:
     return Target(parts.scheme, host, port or _PORTS[parts.scheme])
 
 
-class Gate(Struct, frozen=True):
+class Call(Struct, frozen=True):
+    """A request."""
+
+    url: str
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class EgressGate(Struct, frozen=True):
     """The hosts and networks that requests may go to.
 
     Attributes:
         own: the target that the configuration itself names.
         hosts: further hosts: a name, ``*.name``, each with a port if it is not any.
         networks: networks that are not public and are allowed nevertheless.
+        hint: what to do about an address that is not public, for people.
     """
 
     own: Target
     hosts: tuple[str, ...] = ()
     networks: tuple[Network, ...] = ()
+    hint: str = "list its network in config.allowedNetworks if it is meant"
 
     def check_host(self, target: Target) -> None:
         """Check a host.
@@ -80,7 +96,7 @@ class Gate(Struct, frozen=True):
         shown = f"{target.scheme}://{target.host}:{target.port}"
         raise RefusedError(f"{shown} is not allowed; list its host in config.allowedHosts if it is meant")
 
-    def allows(self, address: Address) -> bool:
+    def allows(self, address: IpAddress) -> bool:
         """Return whether an address is allowed: public, with the addresses that it embeds, or listed."""
         forms = list(_forms(address))
         listed = all(any(form in network for network in self.networks) for form in forms[-1:])
@@ -99,10 +115,7 @@ class Gate(Struct, frozen=True):
         addresses = list(dict.fromkeys(str(info[4][0]).partition("%")[0] for info in found))
         allowed = [text for text in addresses if self.allows(ipaddress.ip_address(text))]
         if not allowed:
-            raise RefusedError(
-                f"{target.host} is at {', '.join(addresses)}, which is not public; list its network in "
-                "config.allowedNetworks if it is meant"
-            )
+            raise RefusedError(f"{target.host} is at {', '.join(addresses)}, which is not public; {self.hint}")
         return allowed
 
 
@@ -112,7 +125,7 @@ def _is_meant(pattern: str, target: Target) -> bool:
     return fnmatchcase(target.host.casefold(), name) and port in {"", str(target.port)}
 
 
-def _forms(address: Address) -> Iterator[Address]:
+def _forms(address: IpAddress) -> Iterator[IpAddress]:
     """Yield an address and the one that it embeds, which is where packets go."""
     yield address
     if isinstance(address, ipaddress.IPv6Address):
@@ -123,3 +136,38 @@ def _forms(address: Address) -> Iterator[Address]:
             inner = address.teredo[1]
         if inner is not None:
             yield inner
+
+
+async def send_checked(client: "httpx2.AsyncClient", gate: EgressGate, call: Call) -> "httpx2.Response":
+    """Make a request at an address that was checked, and return its answer, of which only the head is read.
+
+    Args:
+        client: follows no redirects and takes nothing from the environment.
+        gate: where the request may go.
+        call: the request. A host that is given as a name is resolved once.
+
+    Raises:
+        RefusedError: its address is not allowed.
+        OSError: the host is not known.
+        httpx2.TransportError: there was no answer.
+    """
+    import httpx2  # noqa: PLC0415 - slow to import
+
+    target = target_of(call.url)
+    addresses = await gate.addresses(target)
+    url = httpx2.URL(call.url)
+    headers = {"accept-encoding": "identity", **call.headers, "host": url.netloc.decode("ascii")}
+    for number, address in enumerate(addresses):
+        request = client.build_request(
+            call.method,
+            url.copy_with(host=address),
+            headers=headers,
+            content=call.body or None,
+            extensions={"sni_hostname": target.host},
+        )
+        try:
+            return await client.send(request, stream=True)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            if number == len(addresses) - 1:
+                raise
+    raise AssertionError("there is at least one address")
