@@ -311,7 +311,8 @@ def _settings(settings: Any) -> dict[str, Any]:
             return {name: plain(item) for name, item in value.items() if item is not None}
         if isinstance(value, list):
             return [plain(item) for item in value if item is not None]
-        return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= _LARGEST else value
+        is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= _LARGEST
+        return int(value) if is_whole and str(value) != "-0.0" else value
 
     values = plain(json_format.MessageToDict(settings))
     assert isinstance(values, dict)
