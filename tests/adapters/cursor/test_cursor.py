@@ -266,7 +266,7 @@ def test_unspecific_errors_and_chats_that_were_not_requested() -> None:
     assert adapter().classify(Evidence(Report(), exit_code=1, stderr_tail="Chat 1-2 not found")) is None
 
 
-BY_SDK = {pb.FEATURE_CHANGES, pb.FEATURE_ATTACHMENTS, pb.FEATURE_ARTIFACTS}
+BY_SDK = {pb.FEATURE_CHANGES, pb.FEATURE_QUEUE, pb.FEATURE_ATTACHMENTS, pb.FEATURE_ARTIFACTS}
 
 
 def test_it_is_found_and_names_its_sources() -> None:
