@@ -278,7 +278,16 @@ async def _examine(*target: str) -> None:
 
 async def _kit(*arguments: str) -> set[str]:
     """Return the rules that an adapter passes; it violates none."""
-    command = [sys.executable, "-m", "dragoman.cli.main", "conformance", "--json", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman.cli.main",
+        "conformance",
+        "--json",
+        "--check-timeout",
+        "60",
+        *arguments,
+    ]
     kit = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await kit.communicate()
     checks = json.loads(output.splitlines()[-1])["checks"]

@@ -230,7 +230,7 @@ async def test_it_passes_the_conformance_kit_behind_the_router(router: Caller, t
 
 async def examine(*target: str) -> set[str]:
     """Examine an adapter with the conformance kit; return the rules that it passes, as it violates none."""
-    command = [sys.executable, "-m", "dragoman.cli.main", "conformance", "--json", *target]
+    command = [sys.executable, "-m", "dragoman.cli.main", "conformance", "--json", "--check-timeout", "60", *target]
     kit = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await kit.communicate()
     checks = json.loads(output.splitlines()[-1])["checks"]

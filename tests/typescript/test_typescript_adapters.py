@@ -223,7 +223,7 @@ async def test_an_agent_in_the_process_that_asks_passes_the_conformance_kit() ->
 
 
 async def _examine(*target: str) -> None:
-    command = [sys.executable, "-m", "dragoman.cli.main", "conformance", "--json", *target]
+    command = [sys.executable, "-m", "dragoman.cli.main", "conformance", "--json", "--check-timeout", "60", *target]
     kit = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await kit.communicate()
     assert kit.returncode == 0, output.decode()
