@@ -74,6 +74,7 @@ async def test_a_router_in_front_of_process() -> None:
         "a router hands live runs to its successor",
         "a router honours these fields",
         "the adapter has no alias",
+        "FEATURE_ATTACHMENTS is declared",
         "FEATURE_CHANGES is declared",
         "the instance behind a router may change",
     }
