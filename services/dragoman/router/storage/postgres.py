@@ -48,6 +48,8 @@ _SETTINGS: Final = {
     "connect_timeout": "5",
 }
 """Of connections, where the URL says nothing else."""
+_SERVER_SETTINGS: Final = {"tcp_keepalives_idle": 5, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 2}
+"""The same at the server's end of a connection, which by default waits for hours for a router that is gone."""
 _BLOB: Final = """
 DO $$ BEGIN
     CREATE DOMAIN blob AS bytea;
@@ -212,6 +214,9 @@ class PostgresDatabase:
         # The server cannot see that a router was cut off within a transaction. For as long as it kept that one, and
         # its locks, no other router could take over the runs.
         await connection.execute(f"SET idle_in_transaction_session_timeout = {int(self.answer_s * 1000)}")
+        # That does not count while a statement has come in part only. At a Unix socket these have no effect.
+        for name, value in _SERVER_SETTINGS.items():
+            await connection.execute(f"SET {name} = {value}")
         await connection.commit()
 
     async def _is_current(self) -> bool:
