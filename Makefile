@@ -24,7 +24,7 @@ export GRPC_ENABLE_FORK_SUPPORT := 0
 # Tests start thousands of interpreters: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-agents test-chaos test-conformance test-go test-typescript test-rust test-java test-helm test-cluster dragoman-exec lint docs proto proto-go proto-typescript proto-baseline constraints bench bench-check clean
+.PHONY: help run test test-agents test-chaos test-conformance test-go test-typescript test-rust test-java test-helm test-cluster test-partitions dragoman-exec lint docs proto proto-go proto-typescript proto-baseline constraints bench bench-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ test-helm: $(VENV)/.dev ## the Helm chart: linted, rendered, checked by the sche
 test-cluster: $(VENV)/.dev ## the chart and the images in a real Kubernetes of one node; as root, builds it for half an hour the first time
 	cluster=$$(scripts/install-cluster); scripts/build-images router dragoman-exec claude-code; PATH="$$(scripts/install-helm):$$PATH" \
 	DRAGOMAN_CLUSTER="$$cluster" unshare --net $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 -m cluster tests/cluster
+
+test-partitions: $(VENV)/.dev ## two routers, an adapter and PostgreSQL in network namespaces, cut off from each other; as root
+	unshare --net $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 -m cluster tests/cluster/test_partitions.py
 
 dragoman-exec: ## build build/dragoman-exec, the adapter process as one static program
 	@go=$$(scripts/install-go); cd adapters/go; \
