@@ -76,7 +76,6 @@ async def test_a_router_in_front_of_process() -> None:
         "the adapter has no alias",
         "FEATURE_ATTACHMENTS is declared",
         "FEATURE_CHANGES is declared",
-        "FEATURE_ATTACHMENTS is declared",
         "the instance behind a router may change",
     }
 

@@ -1880,7 +1880,7 @@ type Attachment_Content struct {
 
 type Attachment_Path struct {
 	// An absolute path on the adapter's machine, of a regular file that is no link. It is copied before the agent
-	// starts. At most 64 MiB, an image 8 MiB.
+	// starts. At most 64 MiB; all images of a request together 8 MiB.
 	Path string `protobuf:"bytes,4,opt,name=path,proto3,oneof"`
 }
 

@@ -2,6 +2,7 @@
 
 from dragoman.protocol.templates import render
 from dragoman.sdk._process.shared_program import SharedProgram
+from dragoman.sdk._request.attachments import AttachedFile
 from dragoman.sdk._request.job import INTERRUPT, TERMINATE, options
 from dragoman.sdk._request.sessions import is_uuid
 from dragoman.sdk._request.settings import Instructions
@@ -11,6 +12,7 @@ from dragoman.sdk._run.permissions import decide, may_offer, offered_tools
 __all__ = [
     "INTERRUPT",
     "TERMINATE",
+    "AttachedFile",
     "Instructions",
     "Resolution",
     "SharedProgram",

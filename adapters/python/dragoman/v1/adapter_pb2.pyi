@@ -1023,7 +1023,7 @@ class Attachment(google.protobuf.message.Message):
     """The file itself. At most 8 MiB."""
     path: builtins.str
     """An absolute path on the adapter's machine, of a regular file that is no link. It is copied before the agent
-    starts. At most 64 MiB, an image 8 MiB.
+    starts. At most 64 MiB; all images of a request together 8 MiB.
     """
     def __init__(
         self,

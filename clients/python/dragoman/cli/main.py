@@ -30,6 +30,7 @@ COMMANDS: dict[str, _Lazy] = {
     "respond": _Lazy("dragoman.cli.commands.control", "Answer an input request of a run."),
     "send": _Lazy("dragoman.cli.commands.control", "Give a run an input while its agent works."),
     "changes": _Lazy("dragoman.cli.commands.control", "Show what a run changed in its workspace."),
+    "artifacts": _Lazy("dragoman.cli.commands.artifacts", "List or read the files that a run left."),
     "runs": _Lazy("dragoman.cli.commands.runs", "List runs, including finished ones."),
     "show": _Lazy("dragoman.cli.commands.runs", "Show the details of a run."),
     "sessions": _Lazy("dragoman.cli.commands.sessions", "List, show and delete stored sessions."),

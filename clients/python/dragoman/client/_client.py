@@ -1,9 +1,10 @@
 """The client: every RPC of the contract, typed."""
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
+from dragoman.client._artifacts import pieces
 from dragoman.client._channel import Channel
 from dragoman.client._requests import duration, send_request, to_struct
 from dragoman.client._stream import RunStream
@@ -264,6 +265,28 @@ class Client:
         """
         request = pb.GetChangesRequest(run_id=run_id, without_diffs=not with_diffs, adapter=adapter)
         return await self._channel.answer(self._channel.adapter.GetChanges(request, timeout=_CHANGES_S))
+
+    async def read_artifact(
+        self, run_id: str, name: str, *, offset: int = 0, length: int = 0, adapter: str = ""
+    ) -> AsyncIterator[bytes]:
+        """Yield the pieces of a file that a run's agent left; an event ``artifact`` reports its name.
+
+        The name is the agent's choice: do not write to where it leads without a check.
+
+        Args:
+            run_id: the run.
+            name: the artifact.
+            offset: how many bytes to leave out at the beginning.
+            length: how many bytes to read at most; 0 for all.
+            adapter: the run's adapter; empty if the router knows the run.
+
+        Raises:
+            DragomanError: ARTIFACT_NOT_FOUND; ARTIFACTS_GONE: the adapter does not have it any more; or without a
+                reason, once all pieces of a whole file came and are not what its digest says.
+        """
+        request = pb.ReadArtifactRequest(run_id=run_id, name=name, offset=offset, length=length, adapter=adapter)
+        async for piece in pieces(self._channel, request):
+            yield piece
 
     async def list_models(
         self,

@@ -6,12 +6,13 @@ change the workspace, the suggestion is bent to the session.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dragoman.adapters.claude_code.tools import subject, tool_title
 from dragoman.sdk import Answer, Ask
 from dragoman.sdk.fields import Fields, JsonValue, as_object, as_string_list, compact, inner, objects, text
+from dragoman.sdk.run import AttachedFile
 from dragoman.v1 import event_pb2 as pb
 
 ALLOW_ONCE: Final = "allow_once"
@@ -26,15 +27,21 @@ OnAnswer = Callable[[Answer], None]
 """Is called with the answer when it is encoded."""
 
 
-def user_message(prompt: str, uuid: str = "") -> bytes:
+def user_message(prompt: str, uuid: str = "", *, images: Sequence[AttachedFile] = ()) -> bytes:
     """Return the line that gives the agent a prompt, or during a turn an input.
 
     Args:
         prompt: the text.
         uuid: names it in the frames about what becomes of it. Claude Code ignores one that the session has had.
+        images: go before the text.
     """
     named: dict[str, JsonValue] = {"uuid": uuid} if uuid else {}
-    return _line({"type": "user", **named, "message": {"role": "user", "content": prompt}})
+    blocks: list[JsonValue] = [
+        {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.base64}}
+        for image in images
+    ]
+    content: JsonValue = [*blocks, {"type": "text", "text": prompt}] if blocks else prompt
+    return _line({"type": "user", **named, "message": {"role": "user", "content": content}})
 
 
 def interrupt(request_id: str) -> bytes:

@@ -57,7 +57,7 @@ def plan_run(job: Job) -> Plan:
     argv += job.settings.extra_args
     return Plan(
         argv=tuple(argv),
-        stdin=control.user_message(_prompt(job, notes)),
+        stdin=control.user_message(_prompt(job, notes), images=job.images),
         keep_stdin_open=True,
         env=ENVIRONMENT,
         files=files,

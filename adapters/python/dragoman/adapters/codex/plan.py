@@ -123,7 +123,8 @@ def _mcp_server(server: adapter_pb2.McpServer) -> JsonValue:
 
 def turn_params(job: Job, thread_id: str) -> dict[str, JsonValue]:
     """Return the parameters of ``turn/start``."""
-    params: dict[str, JsonValue] = {"threadId": thread_id, "input": [{"type": "text", "text": job.prompt}]}
+    images: list[JsonValue] = [{"type": "localImage", "path": str(image.path)} for image in job.images]
+    params: dict[str, JsonValue] = {"threadId": thread_id, "input": [{"type": "text", "text": job.prompt}, *images]}
     sandbox = sandbox_policy(job)
     if sandbox is not None:
         params["sandboxPolicy"] = sandbox

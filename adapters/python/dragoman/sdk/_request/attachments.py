@@ -3,11 +3,13 @@
 import os
 import re
 import stat
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from dragoman.protocol.errors import DragomanError, FieldViolation, not_supported
+from dragoman.protocol.images import HEAD_BYTES, image_type, is_image
 from dragoman.sdk.spec import AdapterInfo
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -19,14 +21,6 @@ LARGEST_FILE: Final = 64 * 1024 * 1024
 """Bytes of a file that is given by its path."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]*")
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*")
-_BEGINNINGS: Final = {
-    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
-    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
-    "image/gif": re.compile(rb"GIF8[79]a"),
-    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
-}
-"""The images that models take, and how such a file begins."""
-_HEAD: Final = 16
 _PIECE: Final = 1024 * 1024
 
 
@@ -44,10 +38,10 @@ class AttachedFile(Struct, frozen=True):
     image: bytes = b""
     """The file itself, if it goes to the model as an image."""
 
-
-def is_image(media_type: str) -> bool:
-    """Return whether a file of this type goes to the model as an image."""
-    return media_type.lower() in _BEGINNINGS
+    @property
+    def base64(self) -> str:
+        """The image in base64, as it goes into JSON."""
+        return b64encode(self.image).decode()
 
 
 def refuse_images(request: adapter_pb2.ExecuteRequest, info: AdapterInfo) -> None:
@@ -97,7 +91,7 @@ def _examined(attachment: adapter_pb2.Attachment) -> tuple[int, tuple[str, str] 
     """Return the size of a file, and what is wrong with it: the field and why."""
     match attachment.WhichOneof("source"):
         case "content":
-            head = attachment.content[:_HEAD]
+            head = attachment.content[:HEAD_BYTES]
             problem = _wrong_image(attachment.media_type, head)
             return len(attachment.content), ("content", problem) if problem else None
         case "path":
@@ -108,8 +102,7 @@ def _examined(attachment: adapter_pb2.Attachment) -> tuple[int, tuple[str, str] 
 
 
 def _wrong_image(media_type: str, head: bytes) -> str:
-    beginning = _BEGINNINGS.get(media_type.lower())
-    return "" if beginning is None or beginning.match(head) else f"is no {media_type}"
+    return f"is no {media_type}" if is_image(media_type) and image_type(head) != media_type.lower() else ""
 
 
 def _wrong_path(path: str) -> tuple[str, int]:

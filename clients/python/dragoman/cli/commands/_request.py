@@ -4,6 +4,7 @@ from typing import Annotated
 
 import click
 from dragoman.cli import budgets, values
+from dragoman.cli.commands._attachments import attachments
 from dragoman.cli.commands._fallback import FallbackOptions
 from dragoman.cli.commands._options import Seconds, SetupOptions, option, text
 from dragoman.v1 import adapter_pb2 as pb
@@ -123,6 +124,10 @@ class RunOptions(Struct, frozen=True):
     permissions: PermissionOptions
     label_pairs: Annotated[tuple[str, ...], option("--label", "Label of the run, for your own use.", "KEY=VALUE")]
     fallback: FallbackOptions
+    attach: Annotated[
+        tuple[str, ...],
+        option("--attach", "Give the agent this file; its model, too, if it is an image.", "FILE"),
+    ]
     changes: Annotated[
         bool, option("--changes", "Record the workspace first, and list the changed files at the end.")
     ]
@@ -186,6 +191,7 @@ class RunOptions(Struct, frozen=True):
             request.prompt_template = prompt
         request.run_id = self.run_id
         request.track_changes = self.changes
+        request.attachments.extend(attachments(self.attach, images=event_pb2.FEATURE_IMAGES in features))
         request.labels.update(values.labels(self.label_pairs))
         self.limits.put(request)
         self.session.put(request)

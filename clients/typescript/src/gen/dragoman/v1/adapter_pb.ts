@@ -911,7 +911,7 @@ export type Attachment = Message<"dragoman.v1.Attachment"> & {
   } | {
     /**
      * An absolute path on the adapter's machine, of a regular file that is no link. It is copied before the agent
-     * starts. At most 64 MiB, an image 8 MiB.
+     * starts. At most 64 MiB; all images of a request together 8 MiB.
      *
      * @generated from field: string path = 4;
      */
