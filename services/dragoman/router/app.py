@@ -67,6 +67,8 @@ from dragoman.v1 import adapter_pb2, router_pb2
 if TYPE_CHECKING:
     from dragoman.protocol.run_tokens import RunTokens
     from dragoman.router.adapters.kubernetes.discovery import KubernetesDiscovery
+    from dragoman.router.api.webhooks import Webhooks
+    from dragoman.router.runs.actor import Run
 
 __all__ = ["Router", "RouterConfig", "StoreError", "run_router"]
 
@@ -91,6 +93,7 @@ class Router:
         OSError: on entering: its directories cannot be created.
         PolicyError: on entering: the policy is missing or invalid.
         StoreError: on entering: the run log is unusable.
+        WebhookError: on entering: the webhooks are invalid.
     """
 
     def __init__(self, config: RouterConfig, launching: Launching | None = None) -> None:
@@ -176,6 +179,8 @@ class Router:
         try:
             running.failover.leave()
             await running.server.stop([running.drain], grace_s)
+            if running.webhooks is not None:
+                await running.webhooks.close()
         finally:
             try:
                 await running.run_log.close()
@@ -241,6 +246,9 @@ class _Running:
         watched = RunsWatched(runs, adapters, admission, self.run_log)
         self.metrics = load_metrics(watched.levels) if config.metrics else None
         watched.observer, runs.ended = self.metrics or watched.observer, watched.ended
+        self.webhooks = _webhooks(config.webhooks, clock)
+        if self.webhooks is not None:
+            runs.heard, runs.ended = self.webhooks.heard, _both(watched.ended, self.webhooks.ended)
         services = {
             _ADAPTERS: service_handler(
                 _ADAPTERS,
@@ -273,6 +281,8 @@ class _Running:
         self.run_log.address = address
         self.tasks.start(self.run_log.keep_alive(), "keep the run log")
         self._members.begin()
+        if self.webhooks is not None:
+            self.webhooks.begin()
         for source in self._sources:
             self.tasks.start(FileWatch(source, self._members).run(), "watch the adapters' files")
         if self._kubernetes is not None:
@@ -335,6 +345,22 @@ def _request_policy(file: Path | None) -> RequestPolicy:
     return OperatorPolicyFile(file)
 
 
+def _webhooks(file: Path | None, clock: SystemClock) -> "Webhooks | None":
+    if file is None:
+        return None
+    from dragoman.router.api.webhooks import Webhooks, read_webhooks  # noqa: PLC0415 - most routers have none
+
+    return Webhooks(read_webhooks(file), clock)
+
+
+def _both(first: "Callable[[Run], None]", second: "Callable[[Run], None]") -> "Callable[[Run], None]":
+    def call(run: "Run") -> None:
+        first(run)
+        second(run)
+
+    return call
+
+
 def _issuing() -> "Callable[[], RunTokens | None]":
     if not os.environ.get("DRAGOMAN_TRUST"):
         return lambda: None
@@ -380,6 +406,7 @@ def run_router(
         ModuleNotFoundError: ``uvloop`` is not installed.
         OSError: its directories cannot be created.
         PolicyError: the policy is missing or invalid.
+        WebhookError: the file of webhooks is.
     """
     configure_logs(config.log_format, level=config.log_level)
     # What is loaded stays, and what a run leaves behind has few cycles. By default Python would look through all live

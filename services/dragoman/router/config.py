@@ -64,6 +64,7 @@ class RouterConfig(Struct, frozen=True):
         max_runs: concurrency limit of an adapter, by its type or an alias; other adapters have none.
         policy: the file with the operator's policy, which requests can only narrow; ``None`` for no restriction.
         secrets: the directory with a file for each secret that stored agents refer to; ``None`` if there are none.
+        webhooks: the file with the webhooks, which get events of the runs; ``None`` for none.
         upstream_retries: how often to retry an attempt that failed because the model API was unavailable, before the
             agent did any work.
         breaker_crashes: number of consecutive crashes that open the circuit breaker of an adapter and login; 0 for
@@ -111,6 +112,7 @@ class RouterConfig(Struct, frozen=True):
     max_runs: Mapping[str, int] = field(default_factory=dict)
     policy: Path | None = None
     secrets: Path | None = None
+    webhooks: Path | None = None
     upstream_retries: int = 2
     breaker_crashes: int = 5
     uvloop: bool = False

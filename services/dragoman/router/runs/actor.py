@@ -117,6 +117,8 @@ class Run(RunMachine):
         """What becomes of its session; ``None`` if that is not stored here."""
         self.course: Course | None = None
         """What may follow a failure; ``None`` for an inherited run."""
+        self.hear: Callable[[pb.AgentEvent], None] = _nothing
+        """Called with each question and each notice of it, once that is published."""
         self.suggest: Callable[[], list[str]] = list
         """Returns the adapters that could take over from the present one."""
         self.grace: duration_pb2.Duration | None = None

@@ -16,6 +16,8 @@ from google.protobuf.message import DecodeError
 
 _WAITS: Final = frozenset({"batch", "started", "attempt_ended", "result"})
 """Kinds of events that something may have to wait for: a batch for its turn, the others for the session."""
+_HEARD: Final = frozenset({"input_request", "notice"})
+"""Kinds of events that others than readers may want to know of."""
 _AT_ONCE: Final = 256
 """Events of a batch that are taken before others get their turn: a few milliseconds."""
 
@@ -144,6 +146,8 @@ class EventIntake:
             run.append(event.sequence, data, changes_record=kind in READ or bool(event.message.input_id))
         else:
             run.send(ResultReceived(Durable(event.sequence, data)))
+        if kind in _HEARD:
+            run.hear(event)
 
     def _annotations(self, result: pb.Result, withheld: str) -> pb.Result:
         """Return what the router adds to an adapter's result."""

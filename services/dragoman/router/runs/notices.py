@@ -16,7 +16,7 @@ _HEARTBEAT_S = HEARTBEAT_AFTER_S
 _log = Logger("dragoman.router")
 
 
-def _nothing() -> None:
+def _nothing(*_of: object) -> None:
     """Do nothing."""
 
 
@@ -33,6 +33,8 @@ class RunNotices:
         """Why adapters did not take the run, as far as no durable event says so yet."""
         self.on_remark: Callable[[], None] = _nothing
         """Called when there is a new remark about the run."""
+        self.hear: Callable[[pb.AgentEvent], None] = _nothing
+        """Called with each notice that is new."""
         self._early: list[bytes] = []
         """Events from before the first reader came."""
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -50,6 +52,7 @@ class RunNotices:
         is_new = self._record.remark(text)
         if is_new:
             self.on_remark()
+            self.hear(pb.AgentEvent(notice=pb.Notice(code=code, message=text)))
         if is_new or each_time:
             self._send(self._own(notice=pb.Notice(severity=pb.SEVERITY_WARNING, code=code, message=text)))
         record, fields = self._record, {"cause": cause} if cause else {}

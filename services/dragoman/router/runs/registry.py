@@ -36,7 +36,7 @@ from dragoman.router.runs.state import (
 )
 from dragoman.router.runs.upstream import UpstreamStream, end_duplicate
 from dragoman.router.storage.run_log import RunLog
-from dragoman.v1 import adapter_pb2
+from dragoman.v1 import adapter_pb2, event_pb2
 
 
 class RunRegistry:
@@ -73,6 +73,8 @@ class RunRegistry:
         """Begins the spans of runs."""
         self.ended: Callable[[Run], None] = _nothing
         """Called once a run is over, or another router's."""
+        self.heard: Callable[[Run, event_pb2.AgentEvent], None] = _nothing
+        """Called with each question and each notice of a run."""
         run_log.is_in_memory = self._runs.__contains__
 
     def __iter__(self) -> Iterator[Run]:
@@ -140,6 +142,7 @@ class RunRegistry:
         run.span = self.tracing.begin(run.record.adapter, request)
         run.log = run.log.bind(**run.span.trace.fields)
         run.equip(keepalive=KeepaliveStreams(orphan_after_s(request), lambda: end_orphan(run)))
+        run.hear = run.notices.hear = functools.partial(self.heard, run)
         self._runs[run.run_id] = run
         self._keep(run, orphan_after_s(request))
         options, admission, clock = self._admission.plan(run, request), self._admission, self._host.clock
@@ -187,6 +190,7 @@ class RunRegistry:
         # A client that held it may come back, as after a stream that the server ended.
         run.keepalive.acquire()
         run.keepalive.release(by_server=True)
+        run.hear = run.notices.hear = functools.partial(self.heard, run)
         self._runs[run.run_id] = run
         return run
 
@@ -245,7 +249,7 @@ class RunRegistry:
             run.fanout.release()
 
 
-def _nothing(_run: Run) -> None:
+def _nothing(*_of: object) -> None:
     """Do nothing."""
 
 

@@ -200,6 +200,17 @@ class RouterOptions(Struct, frozen=True):
             show_envvar=True,
         ),
     ]
+    webhooks: Annotated[
+        Path | None,
+        option(
+            "--webhooks",
+            "File with URLs that are called when a run asks, ends, or has used a share of its budget. Default: none.",
+            "FILE",
+            type=click.Path(dir_okay=False, path_type=Path),
+            envvar="DRAGOMAN_WEBHOOKS",
+            show_envvar=True,
+        ),
+    ]
     max_runs_pairs: Annotated[
         tuple[str, ...], option("--max-runs", "Concurrency limit of an adapter. Default: none.", "ADAPTER=N")
     ]
@@ -304,6 +315,7 @@ def serve_command(options: RouterOptions) -> None:
             insecure_tcp_without_token=options.process.insecure_tcp_without_token,
             policy=options.policy,
             secrets=options.secrets,
+            webhooks=options.webhooks,
             max_runs=_max_runs(options.max_runs_pairs),
             detects_at_start=options.detect,
             metrics=options.metrics,

@@ -3,10 +3,12 @@
 No other module of the command line imports `dragoman.router`.
 """
 
+import asyncio
 import contextlib
 import os
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +27,9 @@ from dragoman.v1 import adapter_pb2
 
 if TYPE_CHECKING:
     from dragoman.protocol.errors import DragomanError
+    from dragoman.router.api.webhooks import SignedWebhook
 
-__all__ = ["RouterConfig", "embedded_router", "policy_objections", "serve"]
+__all__ = ["RouterConfig", "embedded_router", "policy_objections", "serve", "try_webhooks"]
 
 
 @contextlib.asynccontextmanager
@@ -105,6 +108,8 @@ def serve(config: RouterConfig) -> None:
 
     if config.policy is not None:
         policy_objections(config.policy, None)
+    if config.webhooks is not None:
+        _read_webhooks(config.webhooks)
     is_ready = False
 
     def announce(addresses: Sequence[str]) -> None:
@@ -135,6 +140,37 @@ def _report(found: Sequence[adapter_pb2.Detection]) -> None:
 def _announce(addresses: Sequence[str]) -> None:
     sys.stdout.write("".join(f"listening on {address}\n" for address in addresses))
     sys.stdout.flush()
+
+
+def try_webhooks(file: Path, name: str) -> list[tuple[str, str]]:
+    """Send a test event to the webhooks of a file; return their names, and why one did not take it.
+
+    Args:
+        file: the file.
+        name: the only one that gets it; empty for all.
+
+    Raises:
+        CommandError: the file is invalid, or has no webhook of that name.
+    """
+    from dragoman.router.api.webhooks import send_tests  # noqa: PLC0415 - only where there are webhooks
+
+    hooks = _read_webhooks(file)
+    chosen = [signed for signed in hooks if name in {"", signed.hook.name}]
+    if not chosen:
+        hint = f"it has {', '.join(signed.hook.name for signed in hooks)}"
+        raise CommandError(ErrorReport(f"{file} has no webhook {name!r}", hint=hint, exit_code=EXIT_USAGE))
+    return asyncio.run(send_tests(chosen, time.time()))
+
+
+def _read_webhooks(file: Path) -> "Sequence[SignedWebhook]":
+    from dragoman.router.api.webhooks import read_webhooks  # noqa: PLC0415 - as above
+    from dragoman.router.policy.webhooks import WebhookError  # noqa: PLC0415 - as above
+
+    try:
+        return read_webhooks(file)
+    except WebhookError as error:
+        hint = "the guide on webhooks documents the file"
+        raise CommandError(ErrorReport(f"webhooks {file}: {error}", hint=hint, exit_code=EXIT_USAGE)) from error
 
 
 def policy_objections(file: Path, request: adapter_pb2.ExecuteRequest | None) -> "DragomanError | None":
