@@ -122,3 +122,28 @@ async def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path: Path) -> Non
     with pytest.raises(CommandError, match="cannot be written: gone"):
         await _write(broken(), tmp_path / "file")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"before"}
+
+
+async def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"old")
+    link = tmp_path / "link"
+    link.symlink_to("there")
+    await _write(_one(b"new"), link)
+    assert link.is_symlink()
+    assert (tmp_path / "there").read_bytes() == b"new"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        await _write(_one(b"through"), pipe)
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    os.umask(before := os.umask(0o077))
+    await _write(_one(b"x"), tmp_path / "plain")
+    assert (tmp_path / "plain").stat().st_mode & 0o777 == 0o666 & ~before
+
+
+async def _one(piece: bytes) -> AsyncIterator[bytes]:
+    yield piece

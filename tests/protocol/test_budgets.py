@@ -266,6 +266,15 @@ def test_what_is_left_for_another_attempt() -> None:
     assert budget == pb.Budget(cost="1.25", input_tokens=0, tool_calls=0, repeats=4, warn_percent=50)
 
 
+def test_what_is_left_is_a_valid_budget_and_never_nothing() -> None:
+    budget = pb.Budget(cost="2")
+    narrowed_budget(budget, Used(cost=Decimal("0.000123456789012")))
+    assert budget.cost == "1.9998765433"
+    narrowed_budget(budget, Used(cost=Decimal("1.99987654329999")))
+    assert budget.cost == "0.0000000001"
+    assert budget_problems(budget) == []
+
+
 def test_lowering_a_budget() -> None:
     budget = pb.Budget(cost="5", tool_calls=3, ask=True)
     problems = [lowered_budget(budget, pb.Budget(cost="2", tool_calls=9, turns=1, warn_percent=10))]

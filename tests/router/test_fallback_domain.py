@@ -109,6 +109,16 @@ def test_nothing_follows_effects(kind: str) -> None:
     assert course.may_continue(failed(AUTH))
 
 
+def test_no_other_adapter_follows_once_an_input_was_taken() -> None:
+    course = Course(Rules(api.Fallback(adapters=["b"], on=[AUTH])))
+    message = pb.AgentEvent(sequence=1, message=pb.Message(role=pb.MESSAGE_ROLE_USER))
+    course.observe(message, "message")
+    assert course.may_continue(failed(AUTH))
+    message.message.input_id = "i"
+    course.observe(message, "message")
+    assert not course.may_continue(failed(AUTH)), "the other one would not get it"
+
+
 def test_a_result_of_the_routers_own_says_of_work_only_what_was_seen() -> None:
     course = Course(Rules(api.Fallback()), reports_tools=False)
     course.assume_effects()

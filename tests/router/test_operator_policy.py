@@ -115,6 +115,12 @@ def paths(text: str, adapter: str = "fake", **fields: Any) -> list[str]:
             {"skills": [{"name": "s", "directory": "/s"}]},
             {"skills": [{"name": "s", "directory": "/w/s"}]},
         ),
+        (
+            "[directories]\nallow = ['/w']",
+            "attachments[1].path",
+            {"attachments": [{"name": "a", "path": "/w/a"}, {"name": "b", "path": "/etc/passwd"}]},
+            {"attachments": [{"name": "a", "path": "/w/a"}, {"name": "b", "content": "eA=="}]},
+        ),
         ("[network]\nhosts = ['*.a.b']", "api_url", {"apiUrl": "https://a.b.c/x"}, {"apiUrl": "https://x.A.b:1/"}),
         ("[network]\nhosts = ['a']", "config.u.v[0]", {"config": {"u": {"v": ["http://b"]}}}, {"config": {"u": "b"}}),
         (

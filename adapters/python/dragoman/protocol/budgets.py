@@ -5,7 +5,7 @@ Absent is not zero: what an agent does not report is not counted. What is counte
 
 import re
 from collections.abc import Iterable, Iterator
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Final, Literal
 
 from dragoman.protocol.errors import FieldViolation
@@ -40,6 +40,8 @@ BUDGET_STOP: Final = "stop"
 _WARN_PERCENT: Final = 80
 _CURRENCY: Final = "USD"
 _DECIMAL: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,10})?")
+_SMALLEST: Final = Decimal("1e-10")
+"""The last digit of an amount that a budget may have."""
 _MOST_TOKENS: Final = 10**15
 _LONGEST_AMOUNT: Final = 64
 """Characters of an amount of money that an agent may report."""
@@ -491,7 +493,9 @@ def narrowed_budget(budget: pb.Budget, used: Used) -> None:
     """Leave in a budget what is left of it for another attempt; each has its own turns and repeats."""
     for cap, most in list(_caps(budget)):
         if cap == "cost":
-            budget.cost = amount_text(max(Decimal(0), Decimal(most) - used.cost))
+            # Rounded up, so that something that is left never becomes nothing.
+            left = max(Decimal(0), Decimal(most) - used.cost).quantize(_SMALLEST, ROUND_CEILING)
+            budget.cost = amount_text(left)
         elif cap not in _OF_EACH_ATTEMPT:
             setattr(budget, cap, max(0, int(most) - getattr(used, cap)))
 

@@ -256,6 +256,7 @@ def _directory_objections(
         ("instructions.file", request.instructions.file),
         *(("workspace.additional_directories", path) for path in request.workspace.additional_directories),
         *(("skills.directory", skill.directory) for skill in request.skills),
+        *((f"attachments[{number}].path", item.path) for number, item in enumerate(request.attachments)),
     ]
     for path, name in paths:
         if name and not _lies_in(resolve(name), policy.directories, resolve):

@@ -43,7 +43,9 @@ class Course(Struct, eq=False):
             self.meter.take(event)
         self.did_work = self.did_work or kind is None or kind in _WORK
         self.has_shown_effects = self.has_shown_effects or kind in EFFECTS
-        self.had_effects = self.had_effects or kind is None or self.has_shown_effects
+        # Another attempt would begin with the first prompt, without an input that was taken.
+        has_taken = kind == "message" and bool(event.message.input_id)
+        self.had_effects = self.had_effects or kind is None or self.has_shown_effects or has_taken
         if kind in _WORK:
             self.on_progress()
         is_running = kind == "state" and event.state.phase == pb.RUN_PHASE_RUNNING

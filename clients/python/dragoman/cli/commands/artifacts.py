@@ -1,8 +1,8 @@
 """``dragoman artifacts``: the files that an agent left."""
 
 import os
+import secrets
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -75,20 +75,28 @@ async def _list(client: Client, run_id: str, adapter: str, *, as_json: bool) -> 
 async def _write(pieces: AsyncIterator[bytes], path: Path) -> None:
     """Write a file as a whole, or not at all: what is there before stays until all of it came.
 
+    A link is followed; to a pipe or a device the pieces go as they come.
+
     Raises:
         CommandError: it cannot be written.
     """
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:60]}.", dir=path.parent)
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            with open(target, "wb") as file:  # noqa: ASYNC230 - nothing else is done meanwhile
+                async for piece in pieces:
+                    file.write(piece)
+            return
+        temporary = target.with_name(f".{target.name[:60]}.{secrets.token_hex(4)}")
         try:
-            with open(descriptor, "wb") as file:  # noqa: ASYNC230 - nothing else is done meanwhile
+            with open(temporary, "xb") as file:  # noqa: ASYNC230 - nothing else is done meanwhile
                 async for piece in pieces:
                     file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(temporary).replace(path)
+            temporary.replace(target)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise CommandError(ErrorReport(f"{path} cannot be written: {error.strerror}")) from error
