@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from dragoman.cli.agent_file import AgentFileError, agent_text, parse_agent
-from dragoman.v1 import router_pb2
+from dragoman.v1 import adapter_pb2, router_pb2
 from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,7 +100,7 @@ MODE = "ro"
         ("[limits]\nwall_s = -1", "limits.wall_s: must be a number of seconds"),
         ("[limits]\nwall_s = true", "limits.wall_s: must be a number of seconds"),
         ("[limits]\nwall_s = nan", "limits.wall_s: must be a number of seconds"),
-        ("[limits]\noutput_bytes = 1.5", "limits.output_bytes: must be a whole number, 0 or more"),
+        ("[limits]\noutput_bytes = 1.5", "limits.output_bytes: must be a whole number from 0 to"),
         ("[limits.budget]\nturns = 5000000000", "limits.budget.turns: must be a whole number"),
         ("[permissions]\ndefault = 'never'", "permissions.default: must be one of allow, ask, deny"),
         ("[permissions]\ninteractive = 1", "permissions.interactive: must be true or false"),
@@ -127,6 +127,25 @@ def test_an_agent_is_written_as_it_is_read() -> None:
     assert tomllib.loads(agent_text(agent)) == tomllib.loads(WHOLE)
     unset = {field.name for field in agent.DESCRIPTOR.fields} - {field.name for field, _ in agent.ListFields()}
     assert unset == {"created_at", "updated_at"}
+
+
+@pytest.mark.parametrize(
+    "skill",
+    [
+        adapter_pb2.Skill(name="x", directory="/srv/skills/x-1.2"),
+        adapter_pb2.Skill(name="x", files=adapter_pb2.SkillFiles(content={"SKILL.md": b"x"})),
+    ],
+    ids=["another name", "files"],
+)
+def test_a_skill_that_a_file_cannot_name_is_not_left_out(skill: adapter_pb2.Skill) -> None:
+    with pytest.raises(AgentFileError, match="skill 'x' is not named by its directory"):
+        agent_text(router_pb2.StoredAgent(name="a", skills=[skill]))
+
+
+def test_a_budget_of_many_tokens_survives_the_file() -> None:
+    agent = router_pb2.StoredAgent(name="a")
+    agent.limits.budget.input_tokens = 10**15
+    assert parse_agent(agent_text(agent).encode()) == agent
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -96,7 +96,7 @@ def _is_text(path: str, value: Any) -> str:
 
 def _is_count(path: str, value: Any, most: int = 2**32 - 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise AgentFileError(f"{path}: must be a whole number, 0 or more")
+        raise AgentFileError(f"{path}: must be a whole number from 0 to {most:,}")
     return value
 
 
@@ -214,7 +214,7 @@ def _put_limits(limits: pb.Limits, path: str, value: Any) -> None:
     budget: Mapping[str, _Put] = {
         "cost": _text(limits.budget, "cost"),
         "currency": _text(limits.budget, "currency"),
-        **{name: _count(limits.budget, name, 2**32 - 1) for name in _CAPS},
+        **{name: _count(limits.budget, name, 10**15 if "tokens" in name else 2**32 - 1) for name in _CAPS},
         "ask": _flag(limits.budget, "ask"),
     }
     keys = {f"{name}_s": _seconds(partial(getattr, limits, name)) for name in _SECONDS}
@@ -274,7 +274,14 @@ def _put_fallback(fallback: adapter_pb2.Fallback, path: str, value: Any) -> None
 
 
 def agent_text(agent: router_pb2.StoredAgent) -> str:
-    """Return an agent as a file that ``parse_agent`` reads, without nulls and without skills as files."""
+    """Return an agent as a file that ``parse_agent`` reads, without nulls.
+
+    Raises:
+        AgentFileError: it has a skill that a file cannot name.
+    """
+    for skill in agent.skills:
+        if not skill.directory or skill.directory.rstrip("/").rpartition("/")[2] != skill.name:
+            raise AgentFileError(f"the skill {skill.name!r} is not named by its directory")
     return "".join(f"{line}\n" for line in _lines("", _content(agent)))
 
 

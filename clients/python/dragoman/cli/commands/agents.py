@@ -56,13 +56,17 @@ def _show_command(name: str, as_json: bool, router: str | None) -> int:
     """Print the agent NAME as a file for 'dragoman agents update'."""
 
     async def work(client: "Client") -> None:
-        from dragoman.cli.agent_file import agent_text  # noqa: PLC0415 - not before a router is started
+        from dragoman.cli.agent_file import AgentFileError, agent_text  # noqa: PLC0415 - not before a router starts
 
         agent = await client.get_agent(name.removeprefix("@"))
         if as_json:
             print_json(agent)
-        else:
+            return
+        try:
             sys.stdout.write(agent_text(agent))
+        except AgentFileError as error:
+            message = f"agent {agent.name!r} cannot be shown as a file: {error}"
+            raise CommandError(ErrorReport(message, hint="'--json' shows all of it")) from error
 
     return run_connected(router, work)
 
