@@ -275,6 +275,23 @@ async def test_a_later_turn_that_fails_ends_the_run_with_its_reason(arena: Arena
     assert inputs(events)[2:] == [("taken", "i1"), ("turn_failed", "i2")]
     assert kinds(events).count("started") == 1, "the run does not begin again from its prompt"
     assert events[-1].result.failure.kind == pb.FAILURE_KIND_SESSION_LOST
+    assert events[-1].result.session.change == pb.SESSION_CHANGE_CLEAR
+
+
+@pytest.mark.parametrize("last", ["fails", "is cancelled"])
+async def test_the_session_of_a_finished_turn_outlives_a_later_one(arena: Arena, last: str) -> None:
+    gate = arena.workspace.parent / "gate"
+    steps = ("exit 3",) if last == "fails" else ({"kind": "ready"}, f"gate {gate}2")
+    async with Begun(arena, f"gate {gate}") as run:
+        await run.send(script(*steps))
+        if last == "is cancelled":
+            gate.touch()
+            await run.until(lambda event: event.notice.code == "ready")
+            await run.cancel()
+        result = (await run.rest())[-1].result
+    assert result.outcome == (pb.OUTCOME_FAILED if last == "fails" else pb.OUTCOME_CANCELLED)
+    assert result.session.change == pb.SESSION_CHANGE_SET
+    assert result.session.handle.native_id == "id-new"
 
 
 async def test_the_wall_limit_is_for_all_turns(arena: Arena) -> None:

@@ -72,6 +72,8 @@ class AgentRun:
         self._run = run
         self._clocks = Clocks(run.accepted.clocks, run.accepted_at)
         self._marker = marker
+        self._kept: pb.SessionHandle | None = None
+        """The session of the last turn that succeeded, unless it was lost since."""
 
     async def go(self) -> pb.Result:
         """Have an attempt, and a fresh second one if the session to resume is gone."""
@@ -114,6 +116,10 @@ class AgentRun:
         run, report = self._run, end.evidence.report
         run.end_turn()
         handle = self._handle(job, report)
+        if verdict.lost_session:
+            self._kept = None
+        elif verdict.outcome == pb.OUTCOME_SUCCEEDED:
+            self._kept = handle or self._kept
         if verdict.outcome != pb.OUTCOME_SUCCEEDED or handle is None or run.cancellation.is_requested:
             return None
         if run.budget is not None and not run.budget.turn_ended(report.usage, another=run.sent.is_waiting):
@@ -291,7 +297,7 @@ class AgentRun:
             tree_confirmed_dead=end.tree_confirmed_dead and self._run.turns.all_dead,
             usage=total(self._run.turns.usage, report.usage),
             question=report.question,
-            session=session_update(verdict.outcome, lost=lost, handle=self._handle(job, report)),
+            session=session_update(verdict.outcome, lost=lost, handle=self._handle(job, report), kept=self._kept),
         )
         if verdict.failure is not None:
             result.failure.CopyFrom(failure_message(verdict.failure))

@@ -92,15 +92,27 @@ def make_handle(
 
 
 def session_update(
-    outcome: pb.Outcome.ValueType, *, lost: bool, handle: pb.SessionHandle | None
+    outcome: pb.Outcome.ValueType,
+    *,
+    lost: bool,
+    handle: pb.SessionHandle | None,
+    kept: pb.SessionHandle | None = None,
 ) -> pb.SessionUpdate | None:
     """Say what to do with the stored session.
 
     A run that succeeded, or was cancelled, leaves a conversation that can be resumed. No id is kept from a failed
     one. A session that was lost is forgotten, unless a new one takes its place.
+
+    Args:
+        outcome: how the last turn ended.
+        lost: whether a session to resume was lost.
+        handle: what the last turn reported.
+        kept: the session of a turn before it that succeeded.
     """
     if handle is not None and outcome in {pb.OUTCOME_SUCCEEDED, pb.OUTCOME_CANCELLED}:
         return pb.SessionUpdate(change=pb.SESSION_CHANGE_SET, handle=handle)
+    if kept is not None:
+        return pb.SessionUpdate(change=pb.SESSION_CHANGE_SET, handle=kept)
     if lost:
         return pb.SessionUpdate(change=pb.SESSION_CHANGE_CLEAR)
     return None
