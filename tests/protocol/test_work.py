@@ -15,6 +15,7 @@ TEXT = pb.AgentEvent(text=pb.Text(delta="done: I removed it"))
 PRINTED = pb.AgentEvent(log=pb.Log(stream=pb.OUTPUT_STREAM_STDOUT, text="removed"))
 WARNED = pb.AgentEvent(log=pb.Log(stream=pb.OUTPUT_STREAM_STDERR, text="a warning"))
 UNREAD = pb.AgentEvent(notice=pb.Notice(code="parser_failed"))
+FAILED = pb.AgentEvent(result=pb.Result(failure=pb.Failure(code="adapter_failed")))
 TOOL = pb.AgentEvent(tool_call=pb.ToolCall(id="t"))
 
 
@@ -44,11 +45,14 @@ def test_each_kind_of_work_counts(kind: str) -> None:
         ((REPORTING, STARTING, RUNNING, UNREAD), None),
         ((REPORTING, STARTING, RUNNING, TOOL, UNREAD), True),
         ((REPORTING, STARTING, RUNNING, TOOL, STARTED, STARTING), False),
+        ((REPORTING, STARTING, RUNNING, FAILED), None),
+        ((REPORTING, STARTING, RUNNING, TOOL, FAILED), True),
         ((), None),
     ],
     ids=[
         *("never started", "a silent program", "a program that printed", "an adapter without phases", "no tool"),
-        *("an unknown line", "an unread line", "a tool before it", "an attempt before", "nothing"),
+        *("an unknown line", "an unread line", "a tool before it", "an attempt before"),
+        *("an adapter that failed", "an adapter that failed after a tool", "nothing"),
     ],
 )
 def test_what_is_not_known_stays_open(events: tuple[pb.AgentEvent, ...], expected: bool | None) -> None:

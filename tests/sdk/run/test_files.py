@@ -115,6 +115,17 @@ async def test_a_file_that_changes_after_it_was_checked(folder: Path) -> None:
             await FileStore().files_of_run().lay_out(request)
 
 
+async def test_a_run_that_is_dropped_has_no_attached_files_any_more(folder: Path) -> None:
+    (folder / "source").write_bytes(b"text")
+    request = api.ExecuteRequest()
+    request.attachments.add(name="a", path=str(folder / "source"))
+    run = FileStore().files_of_run()
+    await run.lay_out(request)
+    assert run.attached
+    run.drop()
+    assert not run.attached
+
+
 async def test_an_image_that_is_none(folder: Path) -> None:
     (folder / "source").write_bytes(b"text")
     request = api.ExecuteRequest()

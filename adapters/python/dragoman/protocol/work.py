@@ -23,6 +23,9 @@ _UNREAD_CODES: Final = frozenset(
 )
 """Codes of notices that some of the agent's output was not understood, or was thrown away."""
 
+_ADAPTER_FAILED: Final = "adapter_failed"
+"""Code of the failure of a run whose adapter itself failed: it may have done what it did not report."""
+
 
 class WorkSeen(Struct):
     """What the events of one attempt show."""
@@ -53,6 +56,8 @@ class WorkSeen(Struct):
             self.is_partly_unread |= event.log.stream == pb.OUTPUT_STREAM_STDOUT
         elif kind == "notice":
             self.is_partly_unread |= event.notice.code in _UNREAD_CODES
+        elif kind == "result":
+            self.is_partly_unread |= event.result.failure.code == _ADAPTER_FAILED
 
     @property
     def begun(self) -> bool | None:

@@ -165,6 +165,7 @@ class RunFiles:
         """Remove what is kept, as the run is forgotten or there is no more room."""
         self._is_dropped = True
         self.kept_bytes = 0
+        self.attached = ()
         self._remove_all()
 
     def _remove_all(self) -> None:
