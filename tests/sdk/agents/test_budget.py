@@ -202,6 +202,78 @@ async def test_wrong_budgets_and_caps_on_what_is_never_reported_are_refused(side
         assert [one.path for one in error.violations] == ["limits.budget"]
 
 
+async def test_an_adapter_that_fails_leaves_open_whether_work_had_begun(spending: Spending, sidecar: Sidecar) -> None:
+    async def work(turn: Turn) -> None:
+        raise KeyError(turn.job.run_id)
+
+    spending.turn = work
+    failure = (await sidecar.begin(request(tool_calls=2)).rest())[-1].result.failure
+    assert failure.code == "adapter_failed"
+    assert not failure.HasField("work_begun")
+
+
+async def test_a_run_that_fails_before_an_attempt_fails_as_it_would_without_a_budget() -> None:
+    run = make_run(request(cost="1"), started=False)
+    assert run.budget is not None
+    result = pb.Result(outcome=pb.OUTCOME_FAILED, failure=pb.Failure(code="attachment_failed"))
+    run.budget.conclude(result)
+    run.finish(result)
+    assert (await written(run))[-1].result.failure.code == "attachment_failed"
+
+
+async def send(sidecar: Sidecar, input_id: str = "i") -> None:
+    """Queue an input."""
+    await sidecar.stub.Send(api.SendRequest(run_id="r", input_id=input_id, text="More."))
+
+
+async def test_inputs_that_wait_when_the_budget_stops_the_agent_have_that_reason(
+    spending: Spending, sidecar: Sidecar
+) -> None:
+    goes_on = asyncio.Event()
+
+    async def work(turn: Turn) -> None:
+        await goes_on.wait()
+        await calling(3, forever)(turn)
+
+    spending.turn = work
+    stream = sidecar.begin(request(tool_calls=2))
+    await stream.until("started")
+    await send(sidecar)
+    goes_on.set()
+    events = await stream.rest()
+    assert [event.input_dropped.reason for event in events if event.HasField("input_dropped")] == ["budget_exceeded"]
+    assert events[-1].result.failure.kind == pb.FAILURE_KIND_BUDGET_EXCEEDED
+
+
+async def test_the_question_about_the_budget_stays_open_in_the_next_turn(
+    spending: Spending, sidecar: Sidecar
+) -> None:
+    goes_on = asyncio.Event()
+
+    async def waited(turn: Turn) -> None:
+        await goes_on.wait()
+        await done(turn)
+
+    turns = [calling(2, waited), calling(0, forever)]
+
+    async def work(turn: Turn) -> None:
+        await turns.pop(0)(turn)
+
+    spending.turn = work
+    stream = sidecar.begin(request(interactive=True, tool_calls=2, ask=True))
+    asked = (await stream.until("input_request")).input_request
+    await send(sidecar)
+    goes_on.set()
+    assert (await stream.until("message")).message.input_id == "i"
+    answer = pb.InputAnswer(option_ids=["stop"])
+    await sidecar.stub.Respond(api.RespondRequest(run_id="r", request_id=asked.id, answer=answer))
+    events = await stream.rest()
+    assert [one.input_resolved.resolution for one in events if one.HasField("input_resolved")] == [
+        pb.INPUT_RESOLUTION_ANSWERED
+    ]
+    assert events[-1].result.failure.kind == pb.FAILURE_KIND_BUDGET_EXCEEDED
+
+
 async def test_turns() -> None:
     run = make_run(request(turns=2, output_tokens=10))
     keeper = run.budget

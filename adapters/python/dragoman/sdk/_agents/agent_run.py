@@ -95,6 +95,7 @@ class AgentRun:
             run.attempt_ended(_attempt_ended(verdict, end, reason))
             session = SessionPlan(pb.SESSION_DISPOSITION_RESUME_REFUSED, reason=reason)
         # From here on nothing is waited for: no input is accepted that could not become a turn.
+        run.inputs.drop_all()
         run.sent.close(self._why_last(job, end, verdict))
         return self._result(job, end, verdict, lost=lost or verdict.lost_session)
 

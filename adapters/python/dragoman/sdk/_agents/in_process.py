@@ -93,7 +93,9 @@ class InProcessAdapter(AgentAdapter):
         if run.cancellation.is_requested:
             return nothing_spawned(Evidence(Report(), cancelled=True, resumed=job.session.resumes))
         turn = Turn(run, job, env, clocks)
-        clocks.spawned(asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        clocks.spawned(now)
+        clocks.waiting(now, is_waiting=run.inputs.is_waiting)  # since the turn before
         run.state(pb.RUN_PHASE_RUNNING)
         try:
             with run.observed(turn.observe):
@@ -102,7 +104,7 @@ class InProcessAdapter(AgentAdapter):
             stopped = None
             turn.report.terminal = Terminal(succeeded=False, failure=error.info)
         finally:
-            run.inputs.drop_all()
+            run.inputs.end_turn()
         if turn.report.terminal is None and stopped is None:
             unsaid = FailureInfo(pb.FAILURE_KIND_NO_RESULT, "The turn ended without saying how.", code="no_result")
             turn.report.terminal = Terminal(succeeded=False, failure=unsaid)

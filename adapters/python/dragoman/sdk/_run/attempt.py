@@ -119,12 +119,13 @@ class Attempt:
             )
         try:
             with self._run.observed(self._observe):
+                self._note_waiting()  # a question may be open since the turn before, or have ended meanwhile
                 await self._supervise(ended)
                 end = await ended
         finally:
             ended.cancel()
             await asyncio.gather(ended, return_exceptions=True)
-            self._run.inputs.drop_all()
+            self._run.inputs.end_turn()
             self._run.sent.end_turn()
         self._output.finish()
         return AttemptEnd(self._evidence(end), end.tree_confirmed_dead, self._output.raw)
@@ -211,7 +212,7 @@ class Attempt:
         if self._parser.report.terminal is not None and self._deadlines.lingers_until is None and line is not None:
             # The agent has reported its end; a process that lingers is not waited for, and is no failure.
             self._deadlines.lingers_until = _now() + self._launch.linger_s
-            self._run.inputs.drop_all()
+            self._run.inputs.end_turn()
             self._run.sent.end_turn()
             self._input.close()
             self._wake.set()

@@ -16,6 +16,7 @@ from dragoman.protocol.budgets import (
 )
 from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.sdk._run.inputs import Inputs, Resolution
+from dragoman.sdk._run.sent_inputs import OUT_OF_BUDGET, SentInputs
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -32,6 +33,8 @@ class BudgetedRun(Protocol):
     accepted: Any
     counters: pb.RunCounters
     inputs: Inputs
+    sent: SentInputs
+    attempting: asyncio.Event
     cancellation: Any
 
     def notice(self, severity: pb.Severity.ValueType, code: str, message: str, hint: str = "") -> None:
@@ -97,18 +100,21 @@ class BudgetKeeper:
 
         A run that has succeeded meanwhile, or was cancelled before, stays what it is.
         """
-        run = self._run
+        run, notices = self._run, []
         for decision in self._meter.state(result.usage, run.counters):
             if decision.kind != "exceeded":
-                run.notice(pb.SEVERITY_WARNING, *decision_notice(decision))
+                notices.append(decision_notice(decision))
         message = unreported_message(self._meter.unreported)
         if message:
-            run.notice(pb.SEVERITY_WARNING, "budget_unknown", message)
+            notices.append(("budget_unknown", message))
         if self._stopped is not None and result.outcome == pb.OUTCOME_CANCELLED:
             result.outcome = pb.OUTCOME_FAILED
             result.failure.CopyFrom(budget_failure(self._stopped))
         elif self._meter.exceeded is not None:
-            run.notice(pb.SEVERITY_WARNING, *decision_notice(self._meter.exceeded))
+            notices.append(decision_notice(self._meter.exceeded))
+        if run.attempting.is_set():  # notices have no place outside of attempts
+            for notice in notices:
+                run.notice(pb.SEVERITY_WARNING, *notice)
 
     def _act(self, decision: Decision) -> None:
         if decision.kind == "exceeded":
@@ -123,6 +129,7 @@ class BudgetKeeper:
         if self._stopped is None and not run.cancellation.is_requested:
             self._stopped = decision
             grace_s = getattr(run.accepted, "grace_s", DEFAULT_GRACE_S)
+            run.sent.close(OUT_OF_BUDGET)  # else the cancellation would be their reason
             run.cancel(grace_s, f"limits.budget.{decision.cap} is exceeded")
 
     def _ask(self, decision: Decision) -> None:

@@ -180,6 +180,12 @@ class Inputs:
         if request_id in self._open:
             self._resolve(request_id, pb.INPUT_RESOLUTION_DROPPED, pb.InputAnswer(), "")
 
+    def end_turn(self) -> None:
+        """The agent's turn is over; it awaits no answers. The question about the budget is none of its own."""
+        for request_id, entry in list(self._open.items()):
+            if entry.request.kind != pb.INPUT_KIND_BUDGET:
+                self.withdraw(request_id)
+
     def drop_all(self) -> None:
         """The attempt or run is over; no answers are awaited."""
         for request_id in list(self._open):
