@@ -194,6 +194,15 @@ def test_which_events_of_a_run_go_out() -> None:
     assert about_event(warned) == {"sequence": 4, "code": "budget_warning", "message": "m"}
 
 
+def test_values_of_a_later_contract_are_numbers() -> None:
+    asked = pb.AgentEvent(input_request=pb.InputRequest())
+    asked.input_request.kind = 99  # type: ignore[assignment]  # of a later contract
+    assert about_event(asked)["kind"] == "99"
+    ended = pb.Result(outcome=99, failure=pb.Failure(kind=99))  # type: ignore[arg-type]  # as above
+    about = about_result(ended, 1)
+    assert (about["outcome"], about["failure"]["kind"]) == ("99", "99")
+
+
 @pytest.mark.parametrize(
     ("url", "allow_private", "is_allowed"),
     [
@@ -205,6 +214,11 @@ def test_which_events_of_a_run_go_out() -> None:
         ("https://[fe80::1]/", True, False),
         ("https://[::ffff:169.254.169.254]/", True, False),
         ("https://0.0.0.0/", True, False),
+        ("https://[fd00:ec2::254]/", True, False),
+        ("https://100.100.100.200/", True, False),
+        ("https://[::ffff:100.100.100.200]/", True, False),
+        ("https://192.0.0.192/", True, False),
+        ("https://100.100.100.201/", True, True),
         ("https://127.0.0.1/", True, True),
         ("https://10.0.0.1/", True, True),
         ("https://8.8.8.8/", False, True),
@@ -217,6 +231,14 @@ async def test_which_addresses_are_called(url: str, allow_private: bool, is_allo
     else:
         with pytest.raises(RefusedError, match="which is not public; set allow_private"):
             await gate.addresses(target_of(url))
+
+
+@pytest.mark.parametrize("host", ["exa..mple.com", f"{'a' * 64}.com"])
+async def test_a_host_that_is_no_name_is_refused(host: str) -> None:
+    hook = replace(HOOK, url=f"https://{host}/")
+    with pytest.raises(RefusedError, match="is no host name"):
+        await hook.gate.addresses(target_of(hook.url))
+    assert await send_tests([SignedWebhook(hook, KEY)], 1.0) == [("pager", f"{host} is no host name")]
 
 
 async def test_a_test_event_arrives_or_says_why_not(receiver: Receiver) -> None:
@@ -344,3 +366,54 @@ async def test_closing_does_not_wait_for_a_service_that_is_gone() -> None:
     ask(hooks, "a")
     async with asyncio.timeout(PATIENCE_S):
         await hooks.close()
+
+
+async def test_no_webhook_ends_a_run(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = Webhooks([hook_to(receiver)], SystemClock())
+    with monkeypatch.context() as broken:
+        broken.setattr("dragoman.router.api.webhooks.body_of", lambda *_args: 1 / 0)
+        ask(hooks, "a")
+        run = _Run("b")
+        run.result, run.last_sequence, run.state = pb.Result(), 1, None  # type: ignore[attr-defined]  # as the run has
+        hooks.ended(run)  # type: ignore[arg-type]  # as above
+    ask(hooks, "c")
+    hooks.begin()
+    got = await receiver.until(lambda got: got)
+    assert [one.data["data"]["run_id"] for one in got] == ["c"]
+    await hooks.close()
+
+
+async def test_an_event_that_cannot_be_sent_keeps_no_other_from_it(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = []
+
+    def failing_first(*args: Any) -> dict[str, str]:
+        ids.append(args[0])
+        return headers_of(*args) if len(ids) > 1 else {}[args[0]]
+
+    monkeypatch.setattr("dragoman.router.api.webhooks.headers_of", failing_first)
+    hooks = Webhooks([hook_to(receiver)], SystemClock())
+    ask(hooks, "a")
+    ask(hooks, "b")
+    hooks.begin()
+    got = await receiver.until(lambda got: got)
+    assert [one.data["data"]["run_id"] for one in got] == ["b"]
+    await hooks.close()
+
+
+async def test_a_run_with_values_of_a_later_contract_ends(folder: Path, receiver: Receiver) -> None:
+    bodies: Sequence[Mapping[str, Any]] = (
+        {"input_request": pb.InputRequest(id="q", kind=99)},  # type: ignore[arg-type]  # of a later contract
+        {"result": pb.Result(outcome=99, tree_confirmed_dead=True)},  # type: ignore[arg-type]  # as above
+    )
+    later = [
+        pb.AgentEvent(sequence=number, run_id="r", attempt=1, origin=pb.EVENT_ORIGIN_AGENT, **body)
+        for number, body in enumerate(bodies, 2)
+    ]
+    steps = [{"raw": event.SerializeToString().hex()} for event in later]
+    async with world(folder, receiver) as (_router, caller):
+        events = await caller.execute("fake", *steps, {"stop": 1}, run_id="r").rest()
+        assert events[-1].result.outcome == 99
+        asked, ended = await receiver.until(lambda got: len(got) == 2)
+        assert (asked.data["data"]["kind"], ended.data["data"]["outcome"]) == ("99", "99")

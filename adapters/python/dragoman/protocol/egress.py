@@ -75,12 +75,14 @@ class EgressGate(Struct, frozen=True):
         hosts: further hosts: a name, ``*.name``, each with a port if it is not any.
         networks: networks that are not public and are allowed nevertheless.
         hint: what to do about an address that is not public, for people.
+        never: addresses that are not allowed, whatever network they are in.
     """
 
     own: Target
     hosts: tuple[str, ...] = ()
     networks: tuple[Network, ...] = ()
     hint: str = "list its network in config.allowedNetworks if it is meant"
+    never: frozenset[IpAddress] = frozenset()
 
     def check_host(self, target: Target) -> None:
         """Check a host.
@@ -99,6 +101,8 @@ class EgressGate(Struct, frozen=True):
     def allows(self, address: IpAddress) -> bool:
         """Return whether an address is allowed: public, with the addresses that it embeds, or listed."""
         forms = list(_forms(address))
+        if not self.never.isdisjoint(forms):
+            return False
         listed = all(any(form in network for network in self.networks) for form in forms[-1:])
         return listed or all(form.is_global and not form.is_multicast for form in forms)
 
@@ -111,7 +115,10 @@ class EgressGate(Struct, frozen=True):
         """
         self.check_host(target)
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        try:
+            found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        except UnicodeError:  # an empty or overlong label
+            raise RefusedError(f"{target.host} is no host name") from None
         addresses = list(dict.fromkeys(str(info[4][0]).partition("%")[0] for info in found))
         allowed = [text for text in addresses if self.allows(ipaddress.ip_address(text))]
         if not allowed:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from dragoman.protocol.texts import enum_name
 from dragoman.protocol.tracing import RunSpan, Trace, Tracing, current_trace, received_trace
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -111,10 +112,10 @@ class _OtelRunSpan(RunSpan):
         for name, present in (("input", tokens.HasField("input")), ("output", tokens.HasField("output"))):
             if present:
                 span.set_attribute(f"gen_ai.usage.{name}_tokens", getattr(tokens, name))
-        outcome = pb.Outcome.Name(result.outcome).removeprefix("OUTCOME_").lower()
+        outcome = enum_name(pb.Outcome.DESCRIPTOR, result.outcome, "OUTCOME_").lower()
         span.set_attribute("dragoman.run.outcome", outcome)
         if result.HasField("failure"):
-            _fail(span, pb.FailureKind.Name(result.failure.kind).removeprefix("FAILURE_KIND_").lower())
+            _fail(span, enum_name(pb.FailureKind.DESCRIPTOR, result.failure.kind, "FAILURE_KIND_").lower())
 
 
 def _fail(span: Span, kind: str) -> None:

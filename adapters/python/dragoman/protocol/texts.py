@@ -5,12 +5,14 @@ import math
 from typing import Final, TypeAlias
 
 from google.protobuf import struct_pb2
+from google.protobuf.descriptor import EnumDescriptor
 
 __all__ = [
     "JsonObject",
     "JsonValue",
     "compact",
     "cut_text",
+    "enum_name",
     "struct_values",
     "utf8_bytes",
     "well_formed",
@@ -29,6 +31,12 @@ JsonObject: TypeAlias = dict[str, JsonValue]
 def compact(value: object) -> str:
     """Return ``value`` as JSON text on one line, without spaces and with non-ASCII as it is."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def enum_name(enum: EnumDescriptor, number: int, prefix: str = "") -> str:
+    """Return the name of an enumeration's value without a prefix; of a value of a later contract, its number."""
+    value = enum.values_by_number.get(number)
+    return str(number) if value is None else str(value.name).removeprefix(prefix)
 
 
 def whole_number(value: float) -> int | float:

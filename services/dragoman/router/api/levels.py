@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dragoman.protocol.observer import Level, Observer
+from dragoman.protocol.texts import enum_name
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.admission import AdmissionController
@@ -40,9 +41,11 @@ class RunsWatched:
         self._events[record.adapter] += _events(run)
         if isinstance(run.state, Superseded):
             return  # that router reports its end
-        outcome = event_pb2.Outcome.Name(record.result.outcome) if record.result is not None else "REJECTED"
+        outcome = "REJECTED"
+        if record.result is not None:
+            outcome = enum_name(event_pb2.Outcome.DESCRIPTOR, record.result.outcome, "OUTCOME_")
         duration_s = max(0.0, (record.finished_at or record.accepted_at) - record.accepted_at)
-        self.observer.run_ended(record.adapter, outcome.removeprefix("OUTCOME_"), duration_s)
+        self.observer.run_ended(record.adapter, outcome, duration_s)
 
     def levels(self) -> Iterator[Level]:
         """Yield the present levels."""

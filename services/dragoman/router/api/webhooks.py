@@ -1,9 +1,10 @@
 """The webhooks of a router: events of its runs are queued, signed and sent, again after a failure."""
 
 import asyncio
+import contextlib
 import random
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,13 +144,15 @@ class Webhooks:
         """Take note of an event of a run, which is published."""
         kind = event_of(event)
         if kind:
-            self._put(kind, run.record.summary(0), about_event(event))
+            with _apart_from_runs(run):
+                self._put(kind, run.record.summary(0), about_event(event))
 
     def ended(self, run: Run) -> None:
         """Take note of a run that is over, unless it is another router's."""
         result = run.record.result
         if result is not None and not isinstance(run.state, Superseded):
-            self._put("result", run.record.summary(0), about_result(result, run.record.last_sequence))
+            with _apart_from_runs(run):
+                self._put("result", run.record.summary(0), about_result(result, run.record.last_sequence))
 
     def _put(self, event: str, run: router_pb2.RunSummary, about: dict[str, Any]) -> None:
         for outbox in self._outboxes:
@@ -159,12 +162,15 @@ class Webhooks:
                 outbox.put(_Message(message_id(hook.name, event, run.run_id, about), body))
 
     async def _work(self, outbox: _Outbox) -> None:
+        name = outbox.signed.hook.name
         client = await asyncio.to_thread(_client)
         try:
             while True:
                 message = await outbox.waiting.get()
                 try:
                     await self._deliver(client, outbox.signed, message)
+                except Exception as error:  # noqa: BLE001 - one event must not keep the others from being sent
+                    _log.error("webhook event dropped", webhook=name, id=message.id, failure=type(error).__name__)
                 finally:
                     outbox.waiting.task_done()
         finally:
@@ -238,6 +244,15 @@ async def send_tests(hooks: Sequence[SignedWebhook], now: float) -> list[tuple[s
         found.append((signed.hook.name, problem))
     await client.aclose()
     return found
+
+
+@contextlib.contextmanager
+def _apart_from_runs(run: Run) -> Iterator[None]:
+    """Log what fails here: no webhook ends a run."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - as the docstring says
+        _log.error("webhook event dropped", run_id=run.run_id, failure=type(error).__name__)
 
 
 def _rfc3339(seconds: float) -> str:

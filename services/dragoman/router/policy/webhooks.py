@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from dragoman.protocol.egress import EgressGate, Network, RefusedError, target_of
 from dragoman.protocol.identity import near_names
+from dragoman.protocol.texts import enum_name
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 from google.protobuf import json_format
@@ -39,6 +40,10 @@ _PRIVATE: Final[tuple[Network, ...]] = tuple(
     )
 )
 """What ``allow_private`` allows: not link-local addresses, where clouds hand out credentials."""
+_METADATA: Final = frozenset(
+    ipaddress.ip_address(text) for text in ("fd00:ec2::254", "100.100.100.200", "192.0.0.192")
+)
+"""Where clouds hand them out too, within private networks."""
 _HINT: Final = "set allow_private = true if a private address is meant"
 
 
@@ -62,7 +67,8 @@ class Webhook(Struct, frozen=True):
     @property
     def gate(self) -> EgressGate:
         """Where its requests may go."""
-        return EgressGate(target_of(self.url), networks=_PRIVATE if self.allow_private else (), hint=_HINT)
+        networks = _PRIVATE if self.allow_private else ()
+        return EgressGate(target_of(self.url), networks=networks, hint=_HINT, never=_METADATA)
 
     def wants(self, event: str, run: router_pb2.RunSummary) -> bool:
         """Return whether it gets an event of a run."""
@@ -213,7 +219,7 @@ def about_event(event: pb.AgentEvent) -> dict[str, Any]:
     about: dict[str, Any] = {"sequence": event.sequence}
     if event.HasField("input_request"):
         asked = event.input_request
-        kind = pb.InputKind.Name(asked.kind).removeprefix("INPUT_KIND_").lower()
+        kind = enum_name(pb.InputKind.DESCRIPTOR, asked.kind, "INPUT_KIND_").lower()
         return about | {"request_id": asked.id, "kind": kind, "title": asked.title}
     return about | {"code": event.notice.code, "message": event.notice.message}
 
@@ -222,16 +228,12 @@ def about_result(result: pb.Result, sequence: int) -> dict[str, Any]:
     """Return what a body says of a result: no text of the agent's."""
     about: dict[str, Any] = {
         "sequence": sequence,
-        "outcome": pb.Outcome.Name(result.outcome).removeprefix("OUTCOME_").lower(),
+        "outcome": enum_name(pb.Outcome.DESCRIPTOR, result.outcome, "OUTCOME_").lower(),
         "duration_s": result.duration.ToNanoseconds() / 1e9,
     }
     if result.HasField("failure"):
-        kind = _known(pb.FailureKind.DESCRIPTOR.values_by_number, result.failure.kind, "FAILURE_KIND_")
+        kind = enum_name(pb.FailureKind.DESCRIPTOR, result.failure.kind, "FAILURE_KIND_").lower()
         about["failure"] = {"kind": kind, "code": result.failure.code, "retryable": result.failure.retryable}
     if result.HasField("usage"):
         about["usage"] = json_format.MessageToDict(result.usage, preserving_proto_field_name=True)
     return about
-
-
-def _known(values: Mapping[int, Any], number: int, prefix: str) -> str:
-    return str(values[number].name).removeprefix(prefix).lower() if number in values else str(number)

@@ -14,6 +14,7 @@ from dragoman.protocol.keepalive import KeepaliveStreams
 from dragoman.protocol.limits import MIB
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.signals import Signal
+from dragoman.protocol.texts import enum_name
 from dragoman.protocol.tracing import NO_TRACE, RunSpan
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.instance import AdapterInstance
@@ -274,7 +275,8 @@ class Run(RunMachine):
             case do.PublishResult(event):
                 skipped = pb.GAP_REASON_NOT_DURABLE if event.is_own else pb.GAP_REASON_EVICTED
                 self.fanout.append(event.data, event.sequence, skipped=skipped)
-                outcome = pb.Outcome.Name(self.record.result.outcome) if self.record.result is not None else ""
+                ended = self.record.result
+                outcome = enum_name(pb.Outcome.DESCRIPTOR, ended.outcome) if ended is not None else ""
                 self.log.info("run ended", outcome=outcome, sequence=event.sequence)
                 self._close(self._host.over)
             case do.Reject(error):

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dragoman.protocol.budgets import BudgetMeter
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.logs import Logger
+from dragoman.protocol.texts import enum_name
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.ports import Clock, RequestPolicy
 from dragoman.router.model.tasks import Changes, first_of
@@ -255,7 +256,7 @@ def _is_open(run: Run, adapter: str, opened: Rejection) -> DragomanError:
         f"The circuit breaker of adapter {adapter!r} is open for this login: {opened.description}.",
         {
             "adapter": adapter,
-            "failure_kind": pb.FailureKind.Name(opened.cause),
+            "failure_kind": enum_name(pb.FailureKind.DESCRIPTOR, opened.cause),
             **{key: value for key, value in more.items() if value},
         },
         retry_after_s=max(opened.wait_s, 0.1),

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from dragoman.protocol.budgets import narrowed_budget
 from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.texts import enum_name
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.ports import Clock
 from dragoman.router.policy.fallback import (
@@ -148,7 +149,7 @@ class AttemptScheduler:
         name, backend = found
         falling_back = f"falling back to {backend.record.type!r}."
         if isinstance(outcome, Failed):
-            kind = pb.FailureKind.Name(outcome.result.failure.kind).removeprefix("FAILURE_KIND_")
+            kind = enum_name(pb.FailureKind.DESCRIPTOR, outcome.result.failure.kind, "FAILURE_KIND_")
             if not await self._is_ended(backend.record.type, f"{kind}: {falling_back}"):
                 return None
         elif is_first:
