@@ -425,7 +425,10 @@ async def test_the_policy_applies_to_what_an_agent_asks_for(folder: Path) -> Non
         assert await at["runner"].execute("", {"end": "SUCCEEDED"}, agent_name="reviewer").rest()
         denied = await at["runner"].execute("", {"end": "SUCCEEDED"}, agent_name="bad").error()
         assert (denied.reason, paths(denied)) == (Reason.POLICY_DENIED, ["limits.wall"])
-        refused = await at["other"].execute("", agent_name="reviewer").error()
-        assert refused.reason is Reason.NOT_PERMITTED
+        secret = agent(name="incomplete", env={"API_KEY": "${missing}"})
+        await at["boss"].router.CreateAgent(router_pb2.CreateAgentRequest(agent=secret))
+        for name in ("reviewer", "incomplete"):
+            refused = await at["other"].execute("", agent_name=name).error()
+            assert refused.reason is Reason.NOT_PERMITTED, "before its secrets are read"
         unknown = await at["runner"].execute("", agent_name="reviewr").error()
         assert (unknown.reason, unknown.metadata["did_you_mean"]) == (Reason.AGENT_NOT_FOUND, "")

@@ -107,6 +107,24 @@ def test_the_native_mode_is_the_agents(own: str, asked: str, is_refused: bool) -
         assert run(request, one).permissions.native_mode == own
 
 
+@pytest.mark.parametrize("restricts", [False, True])
+def test_a_restricted_agent_keeps_its_servers_and_variables(restricts: bool) -> None:
+    one = agent(mcp_servers=[api.McpServer(name="s")], env={"A": "agent"})
+    if restricts:
+        one.permissions.SetInParent()
+    servers = [api.McpServer(name="own"), api.McpServer(name="s")]
+    request = api.ExecuteRequest(mcp_servers=servers, env={"A": "request", "B": "request"})
+    if not restricts:
+        assert dict(run(request, one).env) == {"A": "request", "B": "request"}
+        return
+    with pytest.raises(DragomanError) as caught:
+        run(request, one)
+    assert [wrong.path for wrong in caught.value.violations] == ["mcp_servers[1].name", "env.A"]
+    further = run(api.ExecuteRequest(mcp_servers=servers[:1], env={"B": "request"}), one)
+    assert [server.name for server in further.mcp_servers] == ["s", "own"]
+    assert dict(further.env) == {"A": "agent", "B": "request"}
+
+
 seconds = st.none() | st.integers(0, 5)
 
 
@@ -245,6 +263,17 @@ def test_a_secret_is_refused_where_a_reference_to_one_is_not(path: str) -> None:
         (agent(system_prompt="use ghp_0123456789abcdefghij"), "system_prompt"),
         (agent(instructions=api.Instructions(text="ghp_0123456789abcdefghij")), "instructions.text"),
         (agent(description="ghp_0123456789abcdefghij"), "description"),
+        (agent(model="ghp_0123456789abcdefghij"), "model"),
+        (agent(config=struct(note="ghp_0123456789abcdefghij")), "config.note"),
+        (agent(config=struct(header="Bearer 0123456789abcdefghij")), "config.header"),
+        (agent(config=struct(args=["run", "sk-ant-api03-0123456789abcdefghij"])), "config.args[1]"),
+        (agent(config=struct(note="aB3" * 10)), "config.note"),
+        (agent(env={"PLAIN": "ghp_0123456789abcdefghij"}), "env.PLAIN"),
+        (agent(fallback=api.Fallback(configs={"x": struct(a="ghp_0123456789abcdefghij")})), "fallback.configs.x.a"),
+        (
+            agent(mcp_servers=[api.McpServer(stdio=api.McpStdio(args=["ghp_0123456789abcdefghij"]))]),
+            "mcp_servers[0].stdio.args",
+        ),
         (agent(labels={"a": "ghp_0123456789abcdefghij"}), "labels.a"),
         (
             agent(mcp_servers=[api.McpServer(stdio=api.McpStdio(args=["--api-key", SECRET]))]),
@@ -288,4 +317,10 @@ def test_what_is_stored_holds_no_secret(value: str, name: str) -> None:
 def test_plain_settings_are_no_secrets() -> None:
     settings = struct(command="make", maxTokens=5.0, args=["test", "--key-file", "a"], cwd="/w", url="http://h/x")
     assert secret_violations(agent(config=settings, env={"PATH": "/bin", "LANG": "C"})) == []
+    for model in ("Qwen2.5-Coder-32B-Instruct-Q4_K_M.gguf", "claude-sonnet-4-5-20250929", "openai/gpt-5.2-codex"):
+        args = ["-m", model, f"--model={model}"]
+        server = api.McpServer(stdio=api.McpStdio(args=args))
+        assert (
+            secret_violations(agent(model=model, config=struct(model=model, args=args), mcp_servers=[server])) == []
+        )
     assert list(itertools.chain(references(agent(config=settings)))) == []

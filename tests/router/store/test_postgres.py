@@ -5,6 +5,7 @@ import os
 import secrets
 import signal
 import traceback
+import unittest.mock
 from pathlib import Path
 from urllib.parse import quote
 
@@ -77,6 +78,17 @@ async def test_the_locks_of_a_router_that_is_cut_off_in_a_transaction_last_less_
         assert 0 < int(str(found[0][0])) / 1000 < LEASE_S
     finally:
         await database.close()
+
+
+def test_a_router_that_is_cut_off_in_a_migration_is_noticed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its lock keeps all others from starting for as long as the server waits."""
+    connection = unittest.mock.MagicMock()
+    monkeypatch.setattr(psycopg, "connect", connection)
+    monkeypatch.setattr("dragoman.router.storage.postgres.migrate", lambda _url: None)
+    PostgresDatabase("postgresql://h/d")._migrate()
+    executed = [call.args[0] for call in connection.return_value.__enter__.return_value.execute.call_args_list]
+    assert {"SET tcp_keepalives_idle = 5", "SET tcp_keepalives_interval = 5"} <= set(executed[:-1])
+    assert "pg_advisory_lock" in executed[-1]
 
 
 async def wait_for_locks(url: str, count: int) -> None:

@@ -142,12 +142,14 @@ class StoredAgents:
         """Return the request that is run for one that names an agent; the caller's is left as it is.
 
         Raises:
-            DragomanError: AGENT_NOT_FOUND, AGENT_INCOMPLETE, INVALID_REQUEST or RUN_LOG_UNAVAILABLE.
+            DragomanError: AGENT_NOT_FOUND, NOT_PERMITTED, AGENT_INCOMPLETE, INVALID_REQUEST or RUN_LOG_UNAVAILABLE.
         """
         agent = await self.get(request.agent_name)
         backend = await self.adapters.find(agent.adapter)
         if backend is None:
             raise _incomplete(agent, f"adapter {agent.adapter!r} is not known here any more")
+        # Before anything of the agent is read or shown: its secrets, and what is wrong with it.
+        current_caller().check_adapter(backend.record.type)
         described = backend.record.description
         wrong = [*_unsuited(agent, described)] if described is not None else []
         if wrong:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dragoman.protocol.errors import FieldViolation
-from dragoman.protocol.redaction.patterns import mask_forms
+from dragoman.protocol.redaction.patterns import looks_random, mask_forms
 from dragoman.protocol.redaction.sources import argument_secrets, request_secrets, url_secrets, variable_secrets
 from dragoman.protocol.secrets import SHORTEST_SECRET
 from dragoman.v1 import adapter_pb2, router_pb2
@@ -57,6 +57,8 @@ def _wrong_values(agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
             yield FieldViolation(place.path, _NOT_WHOLE)
         elif name is None and place.secrets:
             yield FieldViolation(place.path, _WHERE_REFERRED)
+        elif name is None and _looks_secret(place.text):
+            yield FieldViolation(place.path, _NOT_HERE)
         elif name is not None and not _NAME.fullmatch(name):
             yield FieldViolation(place.path, f"a secret's name must match {_NAME.pattern}")
 
@@ -81,12 +83,9 @@ def _wrong_texts(agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
     for path, text in texts.items():
         if mask_forms(text) != text or any(True for _ in url_secrets(text)):
             yield FieldViolation(path, _NOT_HERE)
-    for number, server in enumerate(agent.mcp_servers):
-        path = f"mcp_servers[{number}]"
-        if any(True for _ in argument_secrets(server.stdio.args)):
-            yield FieldViolation(f"{path}.stdio.args", _NOT_HERE)
-        if any(True for _ in url_secrets(server.http.url)):
-            yield FieldViolation(f"{path}.http.url", _NOT_HERE)
+    if _looks_secret(agent.model):
+        yield FieldViolation("model", _NOT_HERE)
+    yield from _wrong_servers(agent)
     for number, skill in enumerate(agent.skills):
         for file, content in sorted(skill.files.content.items()):
             text = content.decode("utf-8", "replace")
@@ -94,8 +93,26 @@ def _wrong_texts(agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
                 yield FieldViolation(f"skills[{number}].files.content.{file}", _NOT_HERE)
     for name, struct in sorted(agent.fallback.configs.items()):
         for place in _settings(f"fallback.configs.{name}", struct):
-            if place.secrets or _REFERENCE.search(place.text):
+            if place.secrets or _looks_secret(place.text) or _REFERENCE.search(place.text):
                 yield FieldViolation(place.path, _NOT_HERE)
+
+
+def _wrong_servers(agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
+    for number, server in enumerate(agent.mcp_servers):
+        path = f"mcp_servers[{number}]"
+        if any(True for _ in argument_secrets(server.stdio.args)) or any(map(_looks_secret, server.stdio.args)):
+            yield FieldViolation(f"{path}.stdio.args", _NOT_HERE)
+        if any(True for _ in url_secrets(server.http.url)):
+            yield FieldViolation(f"{path}.http.url", _NOT_HERE)
+
+
+def _looks_secret(text: str) -> bool:
+    """Return whether a text is a secret by its form, whatever it stands under.
+
+    What looks random is searched for between dashes and dots: names of models, such as Qwen2.5-Coder-32B-Instruct,
+    look random as a whole.
+    """
+    return mask_forms(text) != text or any(map(looks_random, re.split(r"[-.]", text)))
 
 
 def _values(agent: router_pb2.StoredAgent) -> Iterator[Place]:

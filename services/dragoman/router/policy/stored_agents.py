@@ -102,8 +102,22 @@ def _locked(
             yield FieldViolation("config", f"agent {agent.name!r} decides about it; leave it out")
         if request.agent.HasField("adapter_config"):
             yield FieldViolation("agent.adapter_config", f"agent {agent.name!r} decides about it; leave it out")
+    if restricts:
+        yield from _replaced(request, agent)
     if (restricts or agent.HasField("fallback")) and request.HasField("fallback"):
         yield FieldViolation("fallback", f"agent {agent.name!r} decides about it; leave it out")
+
+
+def _replaced(request: adapter_pb2.ExecuteRequest, agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
+    """Yield what would put something else under a name that an agent's permissions are about."""
+    why = f"agent {agent.name!r} decides about it; leave it out"
+    servers = {server.name for server in agent.mcp_servers}
+    for number, server in enumerate(request.mcp_servers):
+        if server.name in servers:
+            yield FieldViolation(f"mcp_servers[{number}].name", why)
+    for name in sorted(request.env):
+        if name in agent.env:
+            yield FieldViolation(f"env.{name}", why)
 
 
 def _loosened(asked: pb.Permissions, agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:

@@ -142,6 +142,9 @@ class PostgresDatabase:
 
         with psycopg.connect(self._url, autocommit=True) as connection:
             connection.execute(f"SET lock_timeout = {int(_MIGRATION_S * 1000)}")
+            # Another router waits for this one, so the server must notice soon that it is gone.
+            for name, value in _SERVER_SETTINGS.items():
+                connection.execute(f"SET {name} = {value}")
             # Of this connection, so that it ends with it.
             connection.execute("SELECT pg_advisory_lock(hashtext('dragoman migration'))")
             # As parameters: the tool reads a URL otherwise than PostgreSQL does, where a password has a "#" or a "/".
