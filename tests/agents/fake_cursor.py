@@ -51,7 +51,9 @@ class Chat:
 
     def add(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
-        self.path.write_text(json.dumps(self.messages))
+        whole = self.path.with_suffix(".new")  # it may be killed at any moment
+        whole.write_text(json.dumps(self.messages))
+        whole.replace(self.path)
 
 
 class Agent:

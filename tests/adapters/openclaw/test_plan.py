@@ -12,6 +12,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk import Model
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 from .planning import ADAPTER, COPIED, NEW_ID, OLD_ID, RESUMED, job_of, request
 
@@ -67,6 +68,12 @@ def test_the_turn() -> None:
         "extraSystemPrompt": "Be Ada.",
         "thinking": "low",
     }
+
+
+def test_each_turn_of_a_run_has_a_name_of_its_own() -> None:
+    following = replace(job_of(request(), RESUMED), turn=2)
+    assert sent(plan.turn(following))[1]["idempotencyKey"] == "dragoman-run-1-1.2"
+    assert ADAPTER.plan(following).argv[3] == "dragoman-run-1-1.2"
 
 
 def test_a_slash_is_no_order() -> None:

@@ -45,8 +45,8 @@ def native_id(job: Job) -> str:
 
 
 def run_key(job: Job) -> str:
-    """Return what the gateway calls the attempt."""
-    return f"dragoman-{job.run_id}-{job.attempt}"
+    """Return what the gateway calls the turn: under a name that it knows it begins no other one."""
+    return f"dragoman-{job.run_id}-{job.attempt}" + (f".{job.turn}" if job.turn > 1 else "")
 
 
 def session_key(job: Job, session_id: str = "") -> str:

@@ -135,6 +135,7 @@ class AgentRun:
         return replace(
             following,
             attempt=job.attempt,
+            turn=run.turns.number,
             request=following_request(run.request, sent.text, handle),
             prompt=sent.text,
             prompt_bytes={"prompt": utf8_bytes(sent.text)},

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 
 
 class Job(Struct, frozen=True):
-    """One attempt, as far as an adapter may know it. Everything is checked and rendered."""
+    """One turn of an attempt, as far as an adapter may know it. Everything is checked and rendered."""
 
     run_id: str
     attempt: int
@@ -53,6 +53,8 @@ class Job(Struct, frozen=True):
     """Paths in the caller's templates that nothing is at."""
     attachments: tuple[AttachedFile, ...] = ()
     """The files that go with the prompt, which names them."""
+    turn: int = 1
+    """The number of the turn in its attempt: each input that was queued is another one."""
 
     @property
     def config(self) -> Mapping[str, JsonValue]:
