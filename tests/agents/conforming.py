@@ -9,7 +9,7 @@ import pytest
 from dragoman.conformance import Options, Verdict, read_expected_failures, run_checks
 from msgspec.structs import replace
 
-from tests.agents.harness import Recipe, ServedAdapter
+from tests.agents.harness import Harness, Recipe, ServedAdapter
 
 RULES = (
     *("run.succeeds", "run.failure-is-data", "run.survives-connection", "run.orphan", "run.one-result"),
@@ -38,7 +38,12 @@ class ConformanceTests:
     async def test_the_kit_examines_it(
         self, served: ServedAdapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        await examine(options_for(self.recipe, served, monkeypatch), tmp_path, monkeypatch)
+        options = options_for(self.recipe, served, monkeypatch)
+        await self.use_before(Harness(served, tmp_path))
+        await examine(options, tmp_path, monkeypatch)
+
+    async def use_before(self, harness: Harness) -> None:
+        """Use the agent before the kit starts two at once; for those whose first runs get in each other's way."""
 
 
 def options_for(recipe: Recipe, served: ServedAdapter, monkeypatch: pytest.MonkeyPatch) -> Options:
