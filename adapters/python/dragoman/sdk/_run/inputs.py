@@ -181,7 +181,7 @@ class Inputs:
             self._resolve(request_id, pb.INPUT_RESOLUTION_DROPPED, pb.InputAnswer(), "")
 
     def end_turn(self) -> None:
-        """The agent's turn is over; it awaits no answers. The question about the budget is none of its own."""
+        """End the agent's own questions, as its turn has ended; the one about the budget stays open."""
         for request_id, entry in list(self._open.items()):
             if entry.request.kind != pb.INPUT_KIND_BUDGET:
                 self.withdraw(request_id)
