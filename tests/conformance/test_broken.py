@@ -1,6 +1,5 @@
 """For each rule an adapter that breaks it and no other: the kit names exactly that rule."""
 
-import contextlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from tests.conformance.proxy import Break, proxied
 from tests.conformance.router_breaks import ROUTER_BREAKS
 from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, serving
 from tests.conformance.stricter_breaks import STRICTER
+from tests.conformance.test_launch import is_alive
 from tests.router.harness import config, routing
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.conformance]
@@ -206,13 +206,7 @@ async def test_agents_that_an_adapter_leaves_end_with_the_kit(
     assert failed(report) == []
     pids = left.read_text().split()
     assert pids
-    assert [pid for pid in pids if _is_alive(Path("/proc", pid))] == []
-
-
-def _is_alive(process: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+    assert [pid for pid in pids if is_alive(int(pid))] == []
 
 
 @pytest.mark.parametrize("rule_id", ["", DRAIN])

@@ -23,6 +23,8 @@ _START_S = 30.0
 _POLL_S = 0.05
 _SHOWN_LOG = 2000
 _SETTLE_S = 3.0
+_END_S = 30.0
+"""After SIGKILL: only a process that its kernel holds takes long."""
 
 
 class LaunchError(Exception):
@@ -188,12 +190,28 @@ async def left_running(mark: str, variable: str = MARK_VARIABLE, limit_s: float 
     return found
 
 
-def end_left(mark: str, variable: str) -> None:
-    """End the processes whose environment has the mark; on a platform that does not show them, none."""
-    if sys.platform == "linux":
-        for entry in _entries(mark, variable):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(entry.name), signal.SIGKILL)
+async def end_left(mark: str, variable: str) -> None:
+    """End the processes whose environment has the mark, and wait until they have ended.
+
+    On a platform that does not show them it ends none.
+    """
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_END_S):
+            while found := list(_entries(mark, variable)):  # again, as one may have started another meanwhile
+                for entry in found:
+                    with contextlib.suppress(OSError):
+                        os.kill(int(entry.name), signal.SIGKILL)
+                while any(map(_is_running, found)):  # noqa: ASYNC110 - nothing announces it
+                    await asyncio.sleep(_POLL_S)
+
+
+def _is_running(entry: Path) -> bool:
+    """Return whether a process lives; its environment is empty before it has ended."""
+    with contextlib.suppress(OSError):
+        return (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def _marked(mark: str, variable: str) -> list[str]:

@@ -224,7 +224,7 @@ async def _prepared(options: Options, folder: Path, stack: AsyncExitStack) -> Se
     setup = replace(
         setup, mark=secrets.token_hex(8), script=values["script"], slowness=max(1.0, options.check_s / CHECK_S)
     )
-    stack.callback(end_left, setup.mark, KIT_VARIABLE)
+    stack.push_async_callback(end_left, setup.mark, KIT_VARIABLE)
     return setup if model is None else replace(setup, model_requests=partial(_asked, model, []))
 
 
