@@ -88,9 +88,6 @@ class TestOpencode(AcpSuite):
     # With one of the agents: what the kit examines is the adapter.
     test_the_kit_examines_it = ConformanceTests.test_the_kit_examines_it
 
-    async def use_before(self, harness: Harness) -> None:
-        await harness.run("MOCK_TEXT")  # two first runs at once would both create its tables, and one fail
-
     recipe = recipe(
         # By itself it asks for nothing within its directory.
         replace(OPENCODE, environment={**OPENCODE.environment, "OPENCODE_PERMISSION": '{{"edit": "ask"}}'}),

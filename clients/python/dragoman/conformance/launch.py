@@ -90,21 +90,25 @@ class Process:
         """Wait for its end; return whether it came within the limit and left nothing that serves its address."""
         return await self.ended(limit_s) and not await is_serving(self.address)
 
-    async def until_serving(self) -> None:
+    async def until_serving(self, slowness: float = 1.0) -> None:
         """Wait until its health service answers SERVING.
+
+        Args:
+            slowness: how many times as long as usual that may take.
 
         Raises:
             LaunchError: it exited, or did not serve in time.
         """
+        limit_s = _START_S * slowness
         try:
-            async with asyncio.timeout(_START_S):
+            async with asyncio.timeout(limit_s):
                 while not await is_serving(self.address):
                     if self.code is not None:
                         raise LaunchError(f"the command {self.ending}:\n{self.printed}")
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise LaunchError(
-                f"nothing serves {self.address} {_START_S:g} s after the start; an adapter listens where the "
+                f"nothing serves {self.address} {limit_s:g} s after the start; an adapter listens where the "
                 f"variable DRAGOMAN_LISTEN says:\n{self.printed}"
             ) from None
 
@@ -129,7 +133,7 @@ async def is_serving(address: str) -> bool:
 
 @asynccontextmanager
 async def launched(
-    command: Sequence[str], folder: Path, *, address: str = "", is_awaited: bool = True
+    command: Sequence[str], folder: Path, *, address: str = "", is_awaited: bool = True, slowness: float = 1.0
 ) -> AsyncIterator[Process]:
     """Start a target on a socket of its own; end all its processes afterwards.
 
@@ -138,6 +142,7 @@ async def launched(
         folder: a new directory for its files.
         address: where it listens; a new Unix socket if empty.
         is_awaited: whether to wait until it serves.
+        slowness: how many times as long as usual that may take.
 
     Raises:
         LaunchError: it does not start.
@@ -163,7 +168,7 @@ async def launched(
     process = Process(child, address, log, mark)
     try:
         if is_awaited:
-            await process.until_serving()
+            await process.until_serving(slowness)
         yield process
     finally:
         process.signal(signal.SIGTERM)

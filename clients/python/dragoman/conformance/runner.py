@@ -180,7 +180,9 @@ async def run_checks(options: Options, on_progress: Callable[[Progress], object]
         address = options.address
         process = None
         if options.command:
-            process = await stack.enter_async_context(launched(options.command, folder / "target"))
+            process = await stack.enter_async_context(
+                launched(options.command, folder / "target", slowness=setup.slowness)
+            )
             address = process.address
         kit = await stack.enter_async_context(connected(address, setup, Seen()))
         outcomes, stopped = await _judge(kit, options, process, on_progress)
@@ -259,7 +261,7 @@ async def connected(address: str, setup: Setup, seen: Seen) -> AsyncIterator[Kit
         try:
             kit.is_router = await _is_router(channel)
             request = api.DescribeRequest(adapter=setup.adapter)
-            kit.described = await kit.stub.Describe(request, timeout=CHECK_S)
+            kit.described = await kit.stub.Describe(request, timeout=CHECK_S * setup.slowness)
         except grpc.aio.AioRpcError as error:
             hint = " Name its adapter." if kit.is_router and not setup.adapter else ""
             raise LaunchError(f"{address}: Describe failed: {shown(from_rpc_error(error))}.{hint}") from error

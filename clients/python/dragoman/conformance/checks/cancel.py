@@ -26,7 +26,7 @@ async def stops(kit: Kit) -> None:
     lock = kit.path("lock")
     request, stream = await _hanging(kit, f"hold={lock}")
     await kit.cancel(request.run_id)
-    is_stopped = await has_stopped(kit, request, lock, 0.5)
+    is_stopped = await has_stopped(kit, request, lock, 0.5 * kit.setup.slowness)
     expect(is_stopped, "the agent still runs after Cancel has answered")
     await stream.rest()
 

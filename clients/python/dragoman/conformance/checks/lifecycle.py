@@ -28,7 +28,12 @@ async def drain(kit: Kit) -> None:
     if kit.is_router:
         raise Skip("a router hands live runs to its successor")
     lock = kit.path("lock")
-    async with launched(_command(kit), kit.path("drain")) as process, kit.beside(process.address) as other:
+    slowness = kit.setup.slowness
+    exit_s = _EXIT_S * slowness
+    async with (
+        launched(_command(kit), kit.path("drain"), slowness=slowness) as process,
+        kit.beside(process.address) as other,
+    ):
         request = other.request(f"hold={lock}", "say=ready", "hang", model="MOCK_STALL_MID")
         stream = other.execute(request)
         await until_ready(other, stream, request)
@@ -36,9 +41,9 @@ async def drain(kit: Kit) -> None:
         with contextlib.suppress(DragomanError):
             while await stream.read() is not None:
                 pass
-        has_ended = await process.ended(_EXIT_S)
-        is_stopped = await has_stopped(other, request, lock, 1.0)
-    expect(has_ended, f"the process has not ended {_EXIT_S:g} s after SIGTERM with a live run")
+        has_ended = await process.ended(exit_s)
+        is_stopped = await has_stopped(other, request, lock, 1.0 * slowness)
+    expect(has_ended, f"the process has not ended {exit_s:g} s after SIGTERM with a live run")
     expect(is_stopped, "the agent of a live run survives the adapter's end by SIGTERM")
     expect(stream.of("result"), "the stream of a live run ends without its result")
 
