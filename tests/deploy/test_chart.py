@@ -236,9 +236,26 @@ def test_certificates_name_what_the_router_dials() -> None:
     }
     assert "--peer-name=rel-dragoman.agents.svc" in router(found)["containers"][0]["args"]
     used = {
-        volume["secret"]["secretName"] for _, spec in pods(found) for volume in spec["volumes"] if "secret" in volume
+        volume["secret"]["secretName"]
+        for _, spec in pods(found)
+        for volume in spec["volumes"]
+        if volume["name"] == "tls"
     }
     assert used == set(names)
+
+
+def test_keys_of_webhooks_and_secrets_of_stored_agents_are_in_the_router_alone() -> None:
+    spec = router(render("replicas"))
+    volumes = {one["name"]: one["secret"]["secretName"] for one in spec["volumes"] if "secret" in one}
+    assert volumes["webhooks"] == "dragoman-webhooks"
+    assert volumes["agent-secrets"] == "dragoman-agents"
+    for container in containers(spec):
+        mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        if container["name"] == "router":
+            assert f"--webhooks={mounted['webhooks']}/webhooks.toml" in container["args"]
+            assert f"--secrets={mounted['agent-secrets']}" in container["args"]
+        else:
+            assert not mounted.keys() & {"webhooks", "agent-secrets"}, container["name"]
 
 
 @pytest.mark.parametrize("name", ["router", "adapter", "adapter-codex", "test"])
@@ -272,6 +289,7 @@ def check_options(arguments: list[str]) -> None:
         ({**TLS, "router__replicas": 2}, "set postgresql.existingSecret"),
         ({"router__replicas": 2, "postgresql__existingSecret": "db", **OPEN}, "several routers call each other"),
         ({**TLS, "postgresql__existingSecret": "db"}, "set networkPolicy.postgresql.to"),
+        ({"router__webhooks__existingSecret": "hooks"}, "set networkPolicy.webhooks.to"),
         (
             {
                 **TLS,
@@ -300,6 +318,7 @@ def test_values_that_do_not_fit_together_are_refused_with_what_to_do(values: dic
         {"replicas": 3},
         {"router__replica": 3},
         {"router__replicas": "3"},
+        {"router__webhooks__file": "webhooks.toml"},
         {"adapters": [{"name": "Codex"}]},
         {"adapters": [{"name": "codex", "mode": "daemon"}]},
         {"adapters": [{"name": "codex", "images": {}}]},
