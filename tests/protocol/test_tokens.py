@@ -125,7 +125,7 @@ def test_the_file_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 ALLOWED = {
     "read": {
         *("Describe", "ListAdapters", "WatchAdapters", "Attach", "GetChanges", "ReadArtifact", "GetRun", "ListRuns"),
-        *("GetAgent", "ListAgents"),
+        *("GetAgent", "ListAgents", "ListBudgets"),
     },
     "run": {
         *(

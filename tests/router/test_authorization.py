@@ -91,7 +91,7 @@ def expected(who: Who, rpc: str, adapter: str, run_id: str) -> str:
         return "OK" if "adapter" in who.scopes else "NOT_PERMITTED"
     if rpc == "ListRuns":
         return "OK" if who.scopes & {"read", "run"} else "NOT_PERMITTED"
-    if rpc in {"GetAgent", "ListAgents"}:
+    if rpc in {"GetAgent", "ListAgents", "ListBudgets"}:
         return "OK" if "read" in who.scopes else "NOT_PERMITTED"
     is_own = "run" in who.scopes and OWNERS.get(run_id) == who.name
     if not who.scopes & OPENED.get(rpc, {"run", "respond"}):

@@ -124,6 +124,7 @@ type AdapterServiceClient interface {
 	// | the adapter is at its concurrency limit | RESOURCE_EXHAUSTED TOO_MANY_RUNS + RetryInfo | retry after the delay, or set `admission` |
 	// | the router's circuit breaker of this adapter and login is open | UNAVAILABLE BREAKER_OPEN + RetryInfo; in metadata failure_kind, failure_message, login_url and candidates (comma-separated), with the meaning they have in a result | fix the login; retry after the delay, or set `admission` |
 	// | the caller has as much as the operator of the router allows: runs, streams, bytes | RESOURCE_EXHAUSTED QUOTA_EXCEEDED + RetryInfo, caller and quota in metadata | retry after the delay |
+	// | a budget that the operator of the router has set is spent | RESOURCE_EXHAUSTED BUDGET_SPENT, in metadata the budget, its value, the cap, what is spent, the limit, and when it resets | wait until then, or ask the operator for more |
 	// | this reader was too slow | RESOURCE_EXHAUSTED SLOW_CONSUMER, last_sequence in metadata | Attach from there |
 	// | the server ends the stream to drain | UNAVAILABLE DRAINING, last_sequence in metadata | Attach from there |
 	Execute(ctx context.Context, in *ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AgentEvent], error)
@@ -457,6 +458,7 @@ type AdapterServiceServer interface {
 	// | the adapter is at its concurrency limit | RESOURCE_EXHAUSTED TOO_MANY_RUNS + RetryInfo | retry after the delay, or set `admission` |
 	// | the router's circuit breaker of this adapter and login is open | UNAVAILABLE BREAKER_OPEN + RetryInfo; in metadata failure_kind, failure_message, login_url and candidates (comma-separated), with the meaning they have in a result | fix the login; retry after the delay, or set `admission` |
 	// | the caller has as much as the operator of the router allows: runs, streams, bytes | RESOURCE_EXHAUSTED QUOTA_EXCEEDED + RetryInfo, caller and quota in metadata | retry after the delay |
+	// | a budget that the operator of the router has set is spent | RESOURCE_EXHAUSTED BUDGET_SPENT, in metadata the budget, its value, the cap, what is spent, the limit, and when it resets | wait until then, or ask the operator for more |
 	// | this reader was too slow | RESOURCE_EXHAUSTED SLOW_CONSUMER, last_sequence in metadata | Attach from there |
 	// | the server ends the stream to drain | UNAVAILABLE DRAINING, last_sequence in metadata | Attach from there |
 	Execute(*ExecuteRequest, grpc.ServerStreamingServer[AgentEvent]) error

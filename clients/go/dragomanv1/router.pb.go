@@ -161,6 +161,67 @@ func (AdapterSource) EnumDescriptor() ([]byte, []int) {
 	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{1}
 }
 
+// BudgetPeriod is how long what is spent counts. Periods begin and end in UTC.
+type BudgetPeriod int32
+
+const (
+	// Not set.
+	BudgetPeriod_BUDGET_PERIOD_UNSPECIFIED BudgetPeriod = 0
+	// From each full hour.
+	BudgetPeriod_BUDGET_PERIOD_HOUR BudgetPeriod = 1
+	// From each midnight.
+	BudgetPeriod_BUDGET_PERIOD_DAY BudgetPeriod = 2
+	// From the first day of each month.
+	BudgetPeriod_BUDGET_PERIOD_MONTH BudgetPeriod = 3
+	// For ever.
+	BudgetPeriod_BUDGET_PERIOD_TOTAL BudgetPeriod = 4
+)
+
+// Enum value maps for BudgetPeriod.
+var (
+	BudgetPeriod_name = map[int32]string{
+		0: "BUDGET_PERIOD_UNSPECIFIED",
+		1: "BUDGET_PERIOD_HOUR",
+		2: "BUDGET_PERIOD_DAY",
+		3: "BUDGET_PERIOD_MONTH",
+		4: "BUDGET_PERIOD_TOTAL",
+	}
+	BudgetPeriod_value = map[string]int32{
+		"BUDGET_PERIOD_UNSPECIFIED": 0,
+		"BUDGET_PERIOD_HOUR":        1,
+		"BUDGET_PERIOD_DAY":         2,
+		"BUDGET_PERIOD_MONTH":       3,
+		"BUDGET_PERIOD_TOTAL":       4,
+	}
+)
+
+func (x BudgetPeriod) Enum() *BudgetPeriod {
+	p := new(BudgetPeriod)
+	*p = x
+	return p
+}
+
+func (x BudgetPeriod) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BudgetPeriod) Descriptor() protoreflect.EnumDescriptor {
+	return file_dragoman_v1_router_proto_enumTypes[2].Descriptor()
+}
+
+func (BudgetPeriod) Type() protoreflect.EnumType {
+	return &file_dragoman_v1_router_proto_enumTypes[2]
+}
+
+func (x BudgetPeriod) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BudgetPeriod.Descriptor instead.
+func (BudgetPeriod) EnumDescriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{2}
+}
+
 // AdapterEntry is one adapter as the router knows it.
 type AdapterEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2531,6 +2592,353 @@ func (x *DeleteAgentResponse) GetDeleted() bool {
 	return false
 }
 
+// BudgetAmounts is what runs may use together, or have used, as far as agents report it. An absent field is not capped.
+type BudgetAmounts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A plain decimal number such as "2.50". Empty: not capped.
+	Cost string `protobuf:"bytes,1,opt,name=cost,proto3" json:"cost,omitempty"`
+	// Three capital letters. Set with `cost`.
+	Currency string `protobuf:"bytes,2,opt,name=currency,proto3" json:"currency,omitempty"`
+	// Input tokens of all kinds, as in Budget.
+	InputTokens *uint64 `protobuf:"varint,3,opt,name=input_tokens,json=inputTokens,proto3,oneof" json:"input_tokens,omitempty"`
+	// Output tokens.
+	OutputTokens *uint64 `protobuf:"varint,4,opt,name=output_tokens,json=outputTokens,proto3,oneof" json:"output_tokens,omitempty"`
+	// Calls of a model.
+	ModelCalls *uint64 `protobuf:"varint,5,opt,name=model_calls,json=modelCalls,proto3,oneof" json:"model_calls,omitempty"`
+	// Tool calls.
+	ToolCalls *uint64 `protobuf:"varint,6,opt,name=tool_calls,json=toolCalls,proto3,oneof" json:"tool_calls,omitempty"`
+	// Runs.
+	Runs          *uint64 `protobuf:"varint,7,opt,name=runs,proto3,oneof" json:"runs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetAmounts) Reset() {
+	*x = BudgetAmounts{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetAmounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetAmounts) ProtoMessage() {}
+
+func (x *BudgetAmounts) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetAmounts.ProtoReflect.Descriptor instead.
+func (*BudgetAmounts) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *BudgetAmounts) GetCost() string {
+	if x != nil {
+		return x.Cost
+	}
+	return ""
+}
+
+func (x *BudgetAmounts) GetCurrency() string {
+	if x != nil {
+		return x.Currency
+	}
+	return ""
+}
+
+func (x *BudgetAmounts) GetInputTokens() uint64 {
+	if x != nil && x.InputTokens != nil {
+		return *x.InputTokens
+	}
+	return 0
+}
+
+func (x *BudgetAmounts) GetOutputTokens() uint64 {
+	if x != nil && x.OutputTokens != nil {
+		return *x.OutputTokens
+	}
+	return 0
+}
+
+func (x *BudgetAmounts) GetModelCalls() uint64 {
+	if x != nil && x.ModelCalls != nil {
+		return *x.ModelCalls
+	}
+	return 0
+}
+
+func (x *BudgetAmounts) GetToolCalls() uint64 {
+	if x != nil && x.ToolCalls != nil {
+		return *x.ToolCalls
+	}
+	return 0
+}
+
+func (x *BudgetAmounts) GetRuns() uint64 {
+	if x != nil && x.Runs != nil {
+		return *x.Runs
+	}
+	return 0
+}
+
+// BudgetStatus is one budget of a router's operator, of one value, in the present period. A run counts in the period in
+// which the router accepted it.
+type BudgetStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The budget's name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What it goes by: "company_id", "agent_id", "task_key", or "label:KEY". Empty: all runs share it.
+	Field string `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
+	// The value that the runs have there. Empty: they have none.
+	Value string `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	// The period.
+	Period BudgetPeriod `protobuf:"varint,4,opt,name=period,proto3,enum=dragoman.v1.BudgetPeriod" json:"period,omitempty"`
+	// When the present one began. Absent for TOTAL.
+	StartsAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=starts_at,json=startsAt,proto3" json:"starts_at,omitempty"`
+	// When the next one begins, with nothing spent. Absent for TOTAL.
+	ResetsAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=resets_at,json=resetsAt,proto3" json:"resets_at,omitempty"`
+	// What runs may use together.
+	Limit *BudgetAmounts `protobuf:"bytes,7,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What they have used, of what `limit` has.
+	Spent *BudgetAmounts `protobuf:"bytes,8,opt,name=spent,proto3" json:"spent,omitempty"`
+	// What is left of that; zero if more was used.
+	Left *BudgetAmounts `protobuf:"bytes,9,opt,name=left,proto3" json:"left,omitempty"`
+	// The share of a cap, in percent, at which runs get the notice `budget_warning`.
+	WarnPercent   uint32 `protobuf:"varint,10,opt,name=warn_percent,json=warnPercent,proto3" json:"warn_percent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetStatus) Reset() {
+	*x = BudgetStatus{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetStatus) ProtoMessage() {}
+
+func (x *BudgetStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetStatus.ProtoReflect.Descriptor instead.
+func (*BudgetStatus) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *BudgetStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BudgetStatus) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *BudgetStatus) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *BudgetStatus) GetPeriod() BudgetPeriod {
+	if x != nil {
+		return x.Period
+	}
+	return BudgetPeriod_BUDGET_PERIOD_UNSPECIFIED
+}
+
+func (x *BudgetStatus) GetStartsAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartsAt
+	}
+	return nil
+}
+
+func (x *BudgetStatus) GetResetsAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ResetsAt
+	}
+	return nil
+}
+
+func (x *BudgetStatus) GetLimit() *BudgetAmounts {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+func (x *BudgetStatus) GetSpent() *BudgetAmounts {
+	if x != nil {
+		return x.Spent
+	}
+	return nil
+}
+
+func (x *BudgetStatus) GetLeft() *BudgetAmounts {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+func (x *BudgetStatus) GetWarnPercent() uint32 {
+	if x != nil {
+		return x.WarnPercent
+	}
+	return 0
+}
+
+// ListBudgetsRequest asks for the budgets of a router's operator.
+type ListBudgetsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Maximum number of entries. 0 means 100.
+	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The `next_page_token` of the previous page. Empty: the first page.
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only the budget with this name. Empty: all.
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBudgetsRequest) Reset() {
+	*x = ListBudgetsRequest{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBudgetsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBudgetsRequest) ProtoMessage() {}
+
+func (x *ListBudgetsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBudgetsRequest.ProtoReflect.Descriptor instead.
+func (*ListBudgetsRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ListBudgetsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListBudgetsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListBudgetsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// ListBudgetsResponse lists budgets.
+type ListBudgetsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The budgets. One that counts each value apart has an entry for each that a run of the present period has.
+	Budgets []*BudgetStatus `protobuf:"bytes,1,rep,name=budgets,proto3" json:"budgets,omitempty"`
+	// The token of the next page. Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBudgetsResponse) Reset() {
+	*x = ListBudgetsResponse{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBudgetsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBudgetsResponse) ProtoMessage() {}
+
+func (x *ListBudgetsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBudgetsResponse.ProtoReflect.Descriptor instead.
+func (*ListBudgetsResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ListBudgetsResponse) GetBudgets() []*BudgetStatus {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
+func (x *ListBudgetsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 var File_dragoman_v1_router_proto protoreflect.FileDescriptor
 
 const file_dragoman_v1_router_proto_rawDesc = "" +
@@ -2730,7 +3138,42 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"/\n" +
 	"\x13DeleteAgentResponse\x12\x18\n" +
-	"\adeleted\x18\x01 \x01(\bR\adeleted*\xb4\x01\n" +
+	"\adeleted\x18\x01 \x01(\bR\adeleted\"\xbf\x02\n" +
+	"\rBudgetAmounts\x12\x12\n" +
+	"\x04cost\x18\x01 \x01(\tR\x04cost\x12\x1a\n" +
+	"\bcurrency\x18\x02 \x01(\tR\bcurrency\x12&\n" +
+	"\finput_tokens\x18\x03 \x01(\x04H\x00R\vinputTokens\x88\x01\x01\x12(\n" +
+	"\routput_tokens\x18\x04 \x01(\x04H\x01R\foutputTokens\x88\x01\x01\x12$\n" +
+	"\vmodel_calls\x18\x05 \x01(\x04H\x02R\n" +
+	"modelCalls\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"tool_calls\x18\x06 \x01(\x04H\x03R\ttoolCalls\x88\x01\x01\x12\x17\n" +
+	"\x04runs\x18\a \x01(\x04H\x04R\x04runs\x88\x01\x01B\x0f\n" +
+	"\r_input_tokensB\x10\n" +
+	"\x0e_output_tokensB\x0e\n" +
+	"\f_model_callsB\r\n" +
+	"\v_tool_callsB\a\n" +
+	"\x05_runs\"\xaa\x03\n" +
+	"\fBudgetStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05field\x18\x02 \x01(\tR\x05field\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\tR\x05value\x121\n" +
+	"\x06period\x18\x04 \x01(\x0e2\x19.dragoman.v1.BudgetPeriodR\x06period\x127\n" +
+	"\tstarts_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bstartsAt\x127\n" +
+	"\tresets_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bresetsAt\x120\n" +
+	"\x05limit\x18\a \x01(\v2\x1a.dragoman.v1.BudgetAmountsR\x05limit\x120\n" +
+	"\x05spent\x18\b \x01(\v2\x1a.dragoman.v1.BudgetAmountsR\x05spent\x12.\n" +
+	"\x04left\x18\t \x01(\v2\x1a.dragoman.v1.BudgetAmountsR\x04left\x12!\n" +
+	"\fwarn_percent\x18\n" +
+	" \x01(\rR\vwarnPercent\"d\n" +
+	"\x12ListBudgetsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"r\n" +
+	"\x13ListBudgetsResponse\x123\n" +
+	"\abudgets\x18\x01 \x03(\v2\x19.dragoman.v1.BudgetStatusR\abudgets\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xb4\x01\n" +
 	"\fAdapterState\x12\x1d\n" +
 	"\x19ADAPTER_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ADAPTER_STATE_IDLE\x10\x01\x12\x1a\n" +
@@ -2745,7 +3188,14 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x16ADAPTER_SOURCE_ADDRESS\x10\x03\x12#\n" +
 	"\x1fADAPTER_SOURCE_SOCKET_DIRECTORY\x10\x04\x12\x1d\n" +
 	"\x19ADAPTER_SOURCE_KUBERNETES\x10\x05\x12\x1f\n" +
-	"\x1bADAPTER_SOURCE_REGISTRATION\x10\x062\xf1\t\n" +
+	"\x1bADAPTER_SOURCE_REGISTRATION\x10\x06*\x8e\x01\n" +
+	"\fBudgetPeriod\x12\x1d\n" +
+	"\x19BUDGET_PERIOD_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12BUDGET_PERIOD_HOUR\x10\x01\x12\x15\n" +
+	"\x11BUDGET_PERIOD_DAY\x10\x02\x12\x17\n" +
+	"\x13BUDGET_PERIOD_MONTH\x10\x03\x12\x17\n" +
+	"\x13BUDGET_PERIOD_TOTAL\x10\x042\xc3\n" +
+	"\n" +
 	"\rRouterService\x12S\n" +
 	"\fListAdapters\x12 .dragoman.v1.ListAdaptersRequest\x1a!.dragoman.v1.ListAdaptersResponse\x12X\n" +
 	"\rWatchAdapters\x12!.dragoman.v1.WatchAdaptersRequest\x1a\".dragoman.v1.WatchAdaptersResponse0\x01\x12\\\n" +
@@ -2763,7 +3213,8 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\n" +
 	"ListAgents\x12\x1e.dragoman.v1.ListAgentsRequest\x1a\x1f.dragoman.v1.ListAgentsResponse\x12P\n" +
 	"\vUpdateAgent\x12\x1f.dragoman.v1.UpdateAgentRequest\x1a .dragoman.v1.UpdateAgentResponse\x12P\n" +
-	"\vDeleteAgent\x12\x1f.dragoman.v1.DeleteAgentRequest\x1a .dragoman.v1.DeleteAgentResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
+	"\vDeleteAgent\x12\x1f.dragoman.v1.DeleteAgentRequest\x1a .dragoman.v1.DeleteAgentResponse\x12P\n" +
+	"\vListBudgets\x12\x1f.dragoman.v1.ListBudgetsRequest\x1a .dragoman.v1.ListBudgetsResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
 
 var (
 	file_dragoman_v1_router_proto_rawDescOnce sync.Once
@@ -2777,150 +3228,164 @@ func file_dragoman_v1_router_proto_rawDescGZIP() []byte {
 	return file_dragoman_v1_router_proto_rawDescData
 }
 
-var file_dragoman_v1_router_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_dragoman_v1_router_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_dragoman_v1_router_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_dragoman_v1_router_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_dragoman_v1_router_proto_goTypes = []any{
 	(AdapterState)(0),                 // 0: dragoman.v1.AdapterState
 	(AdapterSource)(0),                // 1: dragoman.v1.AdapterSource
-	(*AdapterEntry)(nil),              // 2: dragoman.v1.AdapterEntry
-	(*ListAdaptersRequest)(nil),       // 3: dragoman.v1.ListAdaptersRequest
-	(*ListAdaptersResponse)(nil),      // 4: dragoman.v1.ListAdaptersResponse
-	(*WatchAdaptersRequest)(nil),      // 5: dragoman.v1.WatchAdaptersRequest
-	(*WatchAdaptersResponse)(nil),     // 6: dragoman.v1.WatchAdaptersResponse
-	(*RegisterAdapterRequest)(nil),    // 7: dragoman.v1.RegisterAdapterRequest
-	(*RegisterAdapterResponse)(nil),   // 8: dragoman.v1.RegisterAdapterResponse
-	(*UnregisterAdapterRequest)(nil),  // 9: dragoman.v1.UnregisterAdapterRequest
-	(*UnregisterAdapterResponse)(nil), // 10: dragoman.v1.UnregisterAdapterResponse
-	(*RestartAdapterRequest)(nil),     // 11: dragoman.v1.RestartAdapterRequest
-	(*RestartAdapterResponse)(nil),    // 12: dragoman.v1.RestartAdapterResponse
-	(*RunSummary)(nil),                // 13: dragoman.v1.RunSummary
-	(*ListRunsRequest)(nil),           // 14: dragoman.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),          // 15: dragoman.v1.ListRunsResponse
-	(*GetRunRequest)(nil),             // 16: dragoman.v1.GetRunRequest
-	(*GetRunResponse)(nil),            // 17: dragoman.v1.GetRunResponse
-	(*StoredSession)(nil),             // 18: dragoman.v1.StoredSession
-	(*ListSessionsRequest)(nil),       // 19: dragoman.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),      // 20: dragoman.v1.ListSessionsResponse
-	(*GetSessionRequest)(nil),         // 21: dragoman.v1.GetSessionRequest
-	(*GetSessionResponse)(nil),        // 22: dragoman.v1.GetSessionResponse
-	(*DeleteSessionRequest)(nil),      // 23: dragoman.v1.DeleteSessionRequest
-	(*DeleteSessionResponse)(nil),     // 24: dragoman.v1.DeleteSessionResponse
-	(*StoredAgent)(nil),               // 25: dragoman.v1.StoredAgent
-	(*CreateAgentRequest)(nil),        // 26: dragoman.v1.CreateAgentRequest
-	(*CreateAgentResponse)(nil),       // 27: dragoman.v1.CreateAgentResponse
-	(*GetAgentRequest)(nil),           // 28: dragoman.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),          // 29: dragoman.v1.GetAgentResponse
-	(*ListAgentsRequest)(nil),         // 30: dragoman.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),        // 31: dragoman.v1.ListAgentsResponse
-	(*UpdateAgentRequest)(nil),        // 32: dragoman.v1.UpdateAgentRequest
-	(*UpdateAgentResponse)(nil),       // 33: dragoman.v1.UpdateAgentResponse
-	(*DeleteAgentRequest)(nil),        // 34: dragoman.v1.DeleteAgentRequest
-	(*DeleteAgentResponse)(nil),       // 35: dragoman.v1.DeleteAgentResponse
-	nil,                               // 36: dragoman.v1.RunSummary.LabelsEntry
-	nil,                               // 37: dragoman.v1.ListRunsRequest.LabelsEntry
-	nil,                               // 38: dragoman.v1.StoredAgent.EnvEntry
-	nil,                               // 39: dragoman.v1.StoredAgent.LabelsEntry
-	(*DescribeResponse)(nil),          // 40: dragoman.v1.DescribeResponse
-	(*timestamppb.Timestamp)(nil),     // 41: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 42: google.protobuf.Duration
-	(RunPhase)(0),                     // 43: dragoman.v1.RunPhase
-	(*Result)(nil),                    // 44: dragoman.v1.Result
-	(*SessionKey)(nil),                // 45: dragoman.v1.SessionKey
-	(Outcome)(0),                      // 46: dragoman.v1.Outcome
-	(*InputRequest)(nil),              // 47: dragoman.v1.InputRequest
-	(*SessionHandle)(nil),             // 48: dragoman.v1.SessionHandle
-	(*structpb.Struct)(nil),           // 49: google.protobuf.Struct
-	(*Permissions)(nil),               // 50: dragoman.v1.Permissions
-	(*Instructions)(nil),              // 51: dragoman.v1.Instructions
-	(*Skill)(nil),                     // 52: dragoman.v1.Skill
-	(*McpServer)(nil),                 // 53: dragoman.v1.McpServer
-	(*Limits)(nil),                    // 54: dragoman.v1.Limits
-	(*Fallback)(nil),                  // 55: dragoman.v1.Fallback
+	(BudgetPeriod)(0),                 // 2: dragoman.v1.BudgetPeriod
+	(*AdapterEntry)(nil),              // 3: dragoman.v1.AdapterEntry
+	(*ListAdaptersRequest)(nil),       // 4: dragoman.v1.ListAdaptersRequest
+	(*ListAdaptersResponse)(nil),      // 5: dragoman.v1.ListAdaptersResponse
+	(*WatchAdaptersRequest)(nil),      // 6: dragoman.v1.WatchAdaptersRequest
+	(*WatchAdaptersResponse)(nil),     // 7: dragoman.v1.WatchAdaptersResponse
+	(*RegisterAdapterRequest)(nil),    // 8: dragoman.v1.RegisterAdapterRequest
+	(*RegisterAdapterResponse)(nil),   // 9: dragoman.v1.RegisterAdapterResponse
+	(*UnregisterAdapterRequest)(nil),  // 10: dragoman.v1.UnregisterAdapterRequest
+	(*UnregisterAdapterResponse)(nil), // 11: dragoman.v1.UnregisterAdapterResponse
+	(*RestartAdapterRequest)(nil),     // 12: dragoman.v1.RestartAdapterRequest
+	(*RestartAdapterResponse)(nil),    // 13: dragoman.v1.RestartAdapterResponse
+	(*RunSummary)(nil),                // 14: dragoman.v1.RunSummary
+	(*ListRunsRequest)(nil),           // 15: dragoman.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),          // 16: dragoman.v1.ListRunsResponse
+	(*GetRunRequest)(nil),             // 17: dragoman.v1.GetRunRequest
+	(*GetRunResponse)(nil),            // 18: dragoman.v1.GetRunResponse
+	(*StoredSession)(nil),             // 19: dragoman.v1.StoredSession
+	(*ListSessionsRequest)(nil),       // 20: dragoman.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),      // 21: dragoman.v1.ListSessionsResponse
+	(*GetSessionRequest)(nil),         // 22: dragoman.v1.GetSessionRequest
+	(*GetSessionResponse)(nil),        // 23: dragoman.v1.GetSessionResponse
+	(*DeleteSessionRequest)(nil),      // 24: dragoman.v1.DeleteSessionRequest
+	(*DeleteSessionResponse)(nil),     // 25: dragoman.v1.DeleteSessionResponse
+	(*StoredAgent)(nil),               // 26: dragoman.v1.StoredAgent
+	(*CreateAgentRequest)(nil),        // 27: dragoman.v1.CreateAgentRequest
+	(*CreateAgentResponse)(nil),       // 28: dragoman.v1.CreateAgentResponse
+	(*GetAgentRequest)(nil),           // 29: dragoman.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),          // 30: dragoman.v1.GetAgentResponse
+	(*ListAgentsRequest)(nil),         // 31: dragoman.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),        // 32: dragoman.v1.ListAgentsResponse
+	(*UpdateAgentRequest)(nil),        // 33: dragoman.v1.UpdateAgentRequest
+	(*UpdateAgentResponse)(nil),       // 34: dragoman.v1.UpdateAgentResponse
+	(*DeleteAgentRequest)(nil),        // 35: dragoman.v1.DeleteAgentRequest
+	(*DeleteAgentResponse)(nil),       // 36: dragoman.v1.DeleteAgentResponse
+	(*BudgetAmounts)(nil),             // 37: dragoman.v1.BudgetAmounts
+	(*BudgetStatus)(nil),              // 38: dragoman.v1.BudgetStatus
+	(*ListBudgetsRequest)(nil),        // 39: dragoman.v1.ListBudgetsRequest
+	(*ListBudgetsResponse)(nil),       // 40: dragoman.v1.ListBudgetsResponse
+	nil,                               // 41: dragoman.v1.RunSummary.LabelsEntry
+	nil,                               // 42: dragoman.v1.ListRunsRequest.LabelsEntry
+	nil,                               // 43: dragoman.v1.StoredAgent.EnvEntry
+	nil,                               // 44: dragoman.v1.StoredAgent.LabelsEntry
+	(*DescribeResponse)(nil),          // 45: dragoman.v1.DescribeResponse
+	(*timestamppb.Timestamp)(nil),     // 46: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 47: google.protobuf.Duration
+	(RunPhase)(0),                     // 48: dragoman.v1.RunPhase
+	(*Result)(nil),                    // 49: dragoman.v1.Result
+	(*SessionKey)(nil),                // 50: dragoman.v1.SessionKey
+	(Outcome)(0),                      // 51: dragoman.v1.Outcome
+	(*InputRequest)(nil),              // 52: dragoman.v1.InputRequest
+	(*SessionHandle)(nil),             // 53: dragoman.v1.SessionHandle
+	(*structpb.Struct)(nil),           // 54: google.protobuf.Struct
+	(*Permissions)(nil),               // 55: dragoman.v1.Permissions
+	(*Instructions)(nil),              // 56: dragoman.v1.Instructions
+	(*Skill)(nil),                     // 57: dragoman.v1.Skill
+	(*McpServer)(nil),                 // 58: dragoman.v1.McpServer
+	(*Limits)(nil),                    // 59: dragoman.v1.Limits
+	(*Fallback)(nil),                  // 60: dragoman.v1.Fallback
 }
 var file_dragoman_v1_router_proto_depIdxs = []int32{
 	0,  // 0: dragoman.v1.AdapterEntry.state:type_name -> dragoman.v1.AdapterState
 	1,  // 1: dragoman.v1.AdapterEntry.source:type_name -> dragoman.v1.AdapterSource
-	40, // 2: dragoman.v1.AdapterEntry.description:type_name -> dragoman.v1.DescribeResponse
-	41, // 3: dragoman.v1.AdapterEntry.since:type_name -> google.protobuf.Timestamp
-	41, // 4: dragoman.v1.AdapterEntry.lease_expires_at:type_name -> google.protobuf.Timestamp
-	2,  // 5: dragoman.v1.ListAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
-	2,  // 6: dragoman.v1.WatchAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
-	42, // 7: dragoman.v1.RegisterAdapterRequest.lease:type_name -> google.protobuf.Duration
-	41, // 8: dragoman.v1.RegisterAdapterResponse.expires_at:type_name -> google.protobuf.Timestamp
-	2,  // 9: dragoman.v1.RegisterAdapterResponse.adapter:type_name -> dragoman.v1.AdapterEntry
-	42, // 10: dragoman.v1.RestartAdapterRequest.grace:type_name -> google.protobuf.Duration
-	2,  // 11: dragoman.v1.RestartAdapterResponse.adapter:type_name -> dragoman.v1.AdapterEntry
-	36, // 12: dragoman.v1.RunSummary.labels:type_name -> dragoman.v1.RunSummary.LabelsEntry
-	43, // 13: dragoman.v1.RunSummary.phase:type_name -> dragoman.v1.RunPhase
-	41, // 14: dragoman.v1.RunSummary.accepted_at:type_name -> google.protobuf.Timestamp
-	41, // 15: dragoman.v1.RunSummary.finished_at:type_name -> google.protobuf.Timestamp
-	44, // 16: dragoman.v1.RunSummary.result:type_name -> dragoman.v1.Result
-	45, // 17: dragoman.v1.RunSummary.session_key:type_name -> dragoman.v1.SessionKey
-	46, // 18: dragoman.v1.ListRunsRequest.outcome:type_name -> dragoman.v1.Outcome
-	37, // 19: dragoman.v1.ListRunsRequest.labels:type_name -> dragoman.v1.ListRunsRequest.LabelsEntry
-	13, // 20: dragoman.v1.ListRunsResponse.runs:type_name -> dragoman.v1.RunSummary
-	13, // 21: dragoman.v1.GetRunResponse.run:type_name -> dragoman.v1.RunSummary
-	47, // 22: dragoman.v1.GetRunResponse.pending_requests:type_name -> dragoman.v1.InputRequest
-	45, // 23: dragoman.v1.StoredSession.key:type_name -> dragoman.v1.SessionKey
-	48, // 24: dragoman.v1.StoredSession.handle:type_name -> dragoman.v1.SessionHandle
-	41, // 25: dragoman.v1.StoredSession.created_at:type_name -> google.protobuf.Timestamp
-	41, // 26: dragoman.v1.StoredSession.used_at:type_name -> google.protobuf.Timestamp
-	18, // 27: dragoman.v1.ListSessionsResponse.sessions:type_name -> dragoman.v1.StoredSession
-	45, // 28: dragoman.v1.GetSessionRequest.key:type_name -> dragoman.v1.SessionKey
-	18, // 29: dragoman.v1.GetSessionResponse.session:type_name -> dragoman.v1.StoredSession
-	45, // 30: dragoman.v1.DeleteSessionRequest.key:type_name -> dragoman.v1.SessionKey
-	49, // 31: dragoman.v1.StoredAgent.config:type_name -> google.protobuf.Struct
-	50, // 32: dragoman.v1.StoredAgent.permissions:type_name -> dragoman.v1.Permissions
-	51, // 33: dragoman.v1.StoredAgent.instructions:type_name -> dragoman.v1.Instructions
-	52, // 34: dragoman.v1.StoredAgent.skills:type_name -> dragoman.v1.Skill
-	53, // 35: dragoman.v1.StoredAgent.mcp_servers:type_name -> dragoman.v1.McpServer
-	54, // 36: dragoman.v1.StoredAgent.limits:type_name -> dragoman.v1.Limits
-	55, // 37: dragoman.v1.StoredAgent.fallback:type_name -> dragoman.v1.Fallback
-	38, // 38: dragoman.v1.StoredAgent.env:type_name -> dragoman.v1.StoredAgent.EnvEntry
-	39, // 39: dragoman.v1.StoredAgent.labels:type_name -> dragoman.v1.StoredAgent.LabelsEntry
-	41, // 40: dragoman.v1.StoredAgent.created_at:type_name -> google.protobuf.Timestamp
-	41, // 41: dragoman.v1.StoredAgent.updated_at:type_name -> google.protobuf.Timestamp
-	25, // 42: dragoman.v1.CreateAgentRequest.agent:type_name -> dragoman.v1.StoredAgent
-	25, // 43: dragoman.v1.CreateAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
-	25, // 44: dragoman.v1.GetAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
-	25, // 45: dragoman.v1.ListAgentsResponse.agents:type_name -> dragoman.v1.StoredAgent
-	25, // 46: dragoman.v1.UpdateAgentRequest.agent:type_name -> dragoman.v1.StoredAgent
-	25, // 47: dragoman.v1.UpdateAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
-	3,  // 48: dragoman.v1.RouterService.ListAdapters:input_type -> dragoman.v1.ListAdaptersRequest
-	5,  // 49: dragoman.v1.RouterService.WatchAdapters:input_type -> dragoman.v1.WatchAdaptersRequest
-	7,  // 50: dragoman.v1.RouterService.RegisterAdapter:input_type -> dragoman.v1.RegisterAdapterRequest
-	9,  // 51: dragoman.v1.RouterService.UnregisterAdapter:input_type -> dragoman.v1.UnregisterAdapterRequest
-	11, // 52: dragoman.v1.RouterService.RestartAdapter:input_type -> dragoman.v1.RestartAdapterRequest
-	14, // 53: dragoman.v1.RouterService.ListRuns:input_type -> dragoman.v1.ListRunsRequest
-	16, // 54: dragoman.v1.RouterService.GetRun:input_type -> dragoman.v1.GetRunRequest
-	19, // 55: dragoman.v1.RouterService.ListSessions:input_type -> dragoman.v1.ListSessionsRequest
-	21, // 56: dragoman.v1.RouterService.GetSession:input_type -> dragoman.v1.GetSessionRequest
-	23, // 57: dragoman.v1.RouterService.DeleteSession:input_type -> dragoman.v1.DeleteSessionRequest
-	26, // 58: dragoman.v1.RouterService.CreateAgent:input_type -> dragoman.v1.CreateAgentRequest
-	28, // 59: dragoman.v1.RouterService.GetAgent:input_type -> dragoman.v1.GetAgentRequest
-	30, // 60: dragoman.v1.RouterService.ListAgents:input_type -> dragoman.v1.ListAgentsRequest
-	32, // 61: dragoman.v1.RouterService.UpdateAgent:input_type -> dragoman.v1.UpdateAgentRequest
-	34, // 62: dragoman.v1.RouterService.DeleteAgent:input_type -> dragoman.v1.DeleteAgentRequest
-	4,  // 63: dragoman.v1.RouterService.ListAdapters:output_type -> dragoman.v1.ListAdaptersResponse
-	6,  // 64: dragoman.v1.RouterService.WatchAdapters:output_type -> dragoman.v1.WatchAdaptersResponse
-	8,  // 65: dragoman.v1.RouterService.RegisterAdapter:output_type -> dragoman.v1.RegisterAdapterResponse
-	10, // 66: dragoman.v1.RouterService.UnregisterAdapter:output_type -> dragoman.v1.UnregisterAdapterResponse
-	12, // 67: dragoman.v1.RouterService.RestartAdapter:output_type -> dragoman.v1.RestartAdapterResponse
-	15, // 68: dragoman.v1.RouterService.ListRuns:output_type -> dragoman.v1.ListRunsResponse
-	17, // 69: dragoman.v1.RouterService.GetRun:output_type -> dragoman.v1.GetRunResponse
-	20, // 70: dragoman.v1.RouterService.ListSessions:output_type -> dragoman.v1.ListSessionsResponse
-	22, // 71: dragoman.v1.RouterService.GetSession:output_type -> dragoman.v1.GetSessionResponse
-	24, // 72: dragoman.v1.RouterService.DeleteSession:output_type -> dragoman.v1.DeleteSessionResponse
-	27, // 73: dragoman.v1.RouterService.CreateAgent:output_type -> dragoman.v1.CreateAgentResponse
-	29, // 74: dragoman.v1.RouterService.GetAgent:output_type -> dragoman.v1.GetAgentResponse
-	31, // 75: dragoman.v1.RouterService.ListAgents:output_type -> dragoman.v1.ListAgentsResponse
-	33, // 76: dragoman.v1.RouterService.UpdateAgent:output_type -> dragoman.v1.UpdateAgentResponse
-	35, // 77: dragoman.v1.RouterService.DeleteAgent:output_type -> dragoman.v1.DeleteAgentResponse
-	63, // [63:78] is the sub-list for method output_type
-	48, // [48:63] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	45, // 2: dragoman.v1.AdapterEntry.description:type_name -> dragoman.v1.DescribeResponse
+	46, // 3: dragoman.v1.AdapterEntry.since:type_name -> google.protobuf.Timestamp
+	46, // 4: dragoman.v1.AdapterEntry.lease_expires_at:type_name -> google.protobuf.Timestamp
+	3,  // 5: dragoman.v1.ListAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
+	3,  // 6: dragoman.v1.WatchAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
+	47, // 7: dragoman.v1.RegisterAdapterRequest.lease:type_name -> google.protobuf.Duration
+	46, // 8: dragoman.v1.RegisterAdapterResponse.expires_at:type_name -> google.protobuf.Timestamp
+	3,  // 9: dragoman.v1.RegisterAdapterResponse.adapter:type_name -> dragoman.v1.AdapterEntry
+	47, // 10: dragoman.v1.RestartAdapterRequest.grace:type_name -> google.protobuf.Duration
+	3,  // 11: dragoman.v1.RestartAdapterResponse.adapter:type_name -> dragoman.v1.AdapterEntry
+	41, // 12: dragoman.v1.RunSummary.labels:type_name -> dragoman.v1.RunSummary.LabelsEntry
+	48, // 13: dragoman.v1.RunSummary.phase:type_name -> dragoman.v1.RunPhase
+	46, // 14: dragoman.v1.RunSummary.accepted_at:type_name -> google.protobuf.Timestamp
+	46, // 15: dragoman.v1.RunSummary.finished_at:type_name -> google.protobuf.Timestamp
+	49, // 16: dragoman.v1.RunSummary.result:type_name -> dragoman.v1.Result
+	50, // 17: dragoman.v1.RunSummary.session_key:type_name -> dragoman.v1.SessionKey
+	51, // 18: dragoman.v1.ListRunsRequest.outcome:type_name -> dragoman.v1.Outcome
+	42, // 19: dragoman.v1.ListRunsRequest.labels:type_name -> dragoman.v1.ListRunsRequest.LabelsEntry
+	14, // 20: dragoman.v1.ListRunsResponse.runs:type_name -> dragoman.v1.RunSummary
+	14, // 21: dragoman.v1.GetRunResponse.run:type_name -> dragoman.v1.RunSummary
+	52, // 22: dragoman.v1.GetRunResponse.pending_requests:type_name -> dragoman.v1.InputRequest
+	50, // 23: dragoman.v1.StoredSession.key:type_name -> dragoman.v1.SessionKey
+	53, // 24: dragoman.v1.StoredSession.handle:type_name -> dragoman.v1.SessionHandle
+	46, // 25: dragoman.v1.StoredSession.created_at:type_name -> google.protobuf.Timestamp
+	46, // 26: dragoman.v1.StoredSession.used_at:type_name -> google.protobuf.Timestamp
+	19, // 27: dragoman.v1.ListSessionsResponse.sessions:type_name -> dragoman.v1.StoredSession
+	50, // 28: dragoman.v1.GetSessionRequest.key:type_name -> dragoman.v1.SessionKey
+	19, // 29: dragoman.v1.GetSessionResponse.session:type_name -> dragoman.v1.StoredSession
+	50, // 30: dragoman.v1.DeleteSessionRequest.key:type_name -> dragoman.v1.SessionKey
+	54, // 31: dragoman.v1.StoredAgent.config:type_name -> google.protobuf.Struct
+	55, // 32: dragoman.v1.StoredAgent.permissions:type_name -> dragoman.v1.Permissions
+	56, // 33: dragoman.v1.StoredAgent.instructions:type_name -> dragoman.v1.Instructions
+	57, // 34: dragoman.v1.StoredAgent.skills:type_name -> dragoman.v1.Skill
+	58, // 35: dragoman.v1.StoredAgent.mcp_servers:type_name -> dragoman.v1.McpServer
+	59, // 36: dragoman.v1.StoredAgent.limits:type_name -> dragoman.v1.Limits
+	60, // 37: dragoman.v1.StoredAgent.fallback:type_name -> dragoman.v1.Fallback
+	43, // 38: dragoman.v1.StoredAgent.env:type_name -> dragoman.v1.StoredAgent.EnvEntry
+	44, // 39: dragoman.v1.StoredAgent.labels:type_name -> dragoman.v1.StoredAgent.LabelsEntry
+	46, // 40: dragoman.v1.StoredAgent.created_at:type_name -> google.protobuf.Timestamp
+	46, // 41: dragoman.v1.StoredAgent.updated_at:type_name -> google.protobuf.Timestamp
+	26, // 42: dragoman.v1.CreateAgentRequest.agent:type_name -> dragoman.v1.StoredAgent
+	26, // 43: dragoman.v1.CreateAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
+	26, // 44: dragoman.v1.GetAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
+	26, // 45: dragoman.v1.ListAgentsResponse.agents:type_name -> dragoman.v1.StoredAgent
+	26, // 46: dragoman.v1.UpdateAgentRequest.agent:type_name -> dragoman.v1.StoredAgent
+	26, // 47: dragoman.v1.UpdateAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
+	2,  // 48: dragoman.v1.BudgetStatus.period:type_name -> dragoman.v1.BudgetPeriod
+	46, // 49: dragoman.v1.BudgetStatus.starts_at:type_name -> google.protobuf.Timestamp
+	46, // 50: dragoman.v1.BudgetStatus.resets_at:type_name -> google.protobuf.Timestamp
+	37, // 51: dragoman.v1.BudgetStatus.limit:type_name -> dragoman.v1.BudgetAmounts
+	37, // 52: dragoman.v1.BudgetStatus.spent:type_name -> dragoman.v1.BudgetAmounts
+	37, // 53: dragoman.v1.BudgetStatus.left:type_name -> dragoman.v1.BudgetAmounts
+	38, // 54: dragoman.v1.ListBudgetsResponse.budgets:type_name -> dragoman.v1.BudgetStatus
+	4,  // 55: dragoman.v1.RouterService.ListAdapters:input_type -> dragoman.v1.ListAdaptersRequest
+	6,  // 56: dragoman.v1.RouterService.WatchAdapters:input_type -> dragoman.v1.WatchAdaptersRequest
+	8,  // 57: dragoman.v1.RouterService.RegisterAdapter:input_type -> dragoman.v1.RegisterAdapterRequest
+	10, // 58: dragoman.v1.RouterService.UnregisterAdapter:input_type -> dragoman.v1.UnregisterAdapterRequest
+	12, // 59: dragoman.v1.RouterService.RestartAdapter:input_type -> dragoman.v1.RestartAdapterRequest
+	15, // 60: dragoman.v1.RouterService.ListRuns:input_type -> dragoman.v1.ListRunsRequest
+	17, // 61: dragoman.v1.RouterService.GetRun:input_type -> dragoman.v1.GetRunRequest
+	20, // 62: dragoman.v1.RouterService.ListSessions:input_type -> dragoman.v1.ListSessionsRequest
+	22, // 63: dragoman.v1.RouterService.GetSession:input_type -> dragoman.v1.GetSessionRequest
+	24, // 64: dragoman.v1.RouterService.DeleteSession:input_type -> dragoman.v1.DeleteSessionRequest
+	27, // 65: dragoman.v1.RouterService.CreateAgent:input_type -> dragoman.v1.CreateAgentRequest
+	29, // 66: dragoman.v1.RouterService.GetAgent:input_type -> dragoman.v1.GetAgentRequest
+	31, // 67: dragoman.v1.RouterService.ListAgents:input_type -> dragoman.v1.ListAgentsRequest
+	33, // 68: dragoman.v1.RouterService.UpdateAgent:input_type -> dragoman.v1.UpdateAgentRequest
+	35, // 69: dragoman.v1.RouterService.DeleteAgent:input_type -> dragoman.v1.DeleteAgentRequest
+	39, // 70: dragoman.v1.RouterService.ListBudgets:input_type -> dragoman.v1.ListBudgetsRequest
+	5,  // 71: dragoman.v1.RouterService.ListAdapters:output_type -> dragoman.v1.ListAdaptersResponse
+	7,  // 72: dragoman.v1.RouterService.WatchAdapters:output_type -> dragoman.v1.WatchAdaptersResponse
+	9,  // 73: dragoman.v1.RouterService.RegisterAdapter:output_type -> dragoman.v1.RegisterAdapterResponse
+	11, // 74: dragoman.v1.RouterService.UnregisterAdapter:output_type -> dragoman.v1.UnregisterAdapterResponse
+	13, // 75: dragoman.v1.RouterService.RestartAdapter:output_type -> dragoman.v1.RestartAdapterResponse
+	16, // 76: dragoman.v1.RouterService.ListRuns:output_type -> dragoman.v1.ListRunsResponse
+	18, // 77: dragoman.v1.RouterService.GetRun:output_type -> dragoman.v1.GetRunResponse
+	21, // 78: dragoman.v1.RouterService.ListSessions:output_type -> dragoman.v1.ListSessionsResponse
+	23, // 79: dragoman.v1.RouterService.GetSession:output_type -> dragoman.v1.GetSessionResponse
+	25, // 80: dragoman.v1.RouterService.DeleteSession:output_type -> dragoman.v1.DeleteSessionResponse
+	28, // 81: dragoman.v1.RouterService.CreateAgent:output_type -> dragoman.v1.CreateAgentResponse
+	30, // 82: dragoman.v1.RouterService.GetAgent:output_type -> dragoman.v1.GetAgentResponse
+	32, // 83: dragoman.v1.RouterService.ListAgents:output_type -> dragoman.v1.ListAgentsResponse
+	34, // 84: dragoman.v1.RouterService.UpdateAgent:output_type -> dragoman.v1.UpdateAgentResponse
+	36, // 85: dragoman.v1.RouterService.DeleteAgent:output_type -> dragoman.v1.DeleteAgentResponse
+	40, // 86: dragoman.v1.RouterService.ListBudgets:output_type -> dragoman.v1.ListBudgetsResponse
+	71, // [71:87] is the sub-list for method output_type
+	55, // [55:71] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_router_proto_init() }
@@ -2931,13 +3396,14 @@ func file_dragoman_v1_router_proto_init() {
 	file_dragoman_v1_adapter_proto_init()
 	file_dragoman_v1_event_proto_init()
 	file_dragoman_v1_router_proto_msgTypes[0].OneofWrappers = []any{}
+	file_dragoman_v1_router_proto_msgTypes[34].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_router_proto_rawDesc), len(file_dragoman_v1_router_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   38,
+			NumEnums:      3,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

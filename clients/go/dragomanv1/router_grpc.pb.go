@@ -37,6 +37,7 @@ const (
 	RouterService_ListAgents_FullMethodName        = "/dragoman.v1.RouterService/ListAgents"
 	RouterService_UpdateAgent_FullMethodName       = "/dragoman.v1.RouterService/UpdateAgent"
 	RouterService_DeleteAgent_FullMethodName       = "/dragoman.v1.RouterService/DeleteAgent"
+	RouterService_ListBudgets_FullMethodName       = "/dragoman.v1.RouterService/ListBudgets"
 )
 
 // RouterServiceClient is the client API for RouterService service.
@@ -159,6 +160,11 @@ type RouterServiceClient interface {
 	// | --- | --- | --- |
 	// | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
 	DeleteAgent(ctx context.Context, in *DeleteAgentRequest, opts ...grpc.CallOption) (*DeleteAgentResponse, error)
+	// ListBudgets lists what the budgets that this router's operator has set have left in the present period: by budget
+	// in the order of the policy, then by value. Routers of one run log add up to the same amounts.
+	//
+	// No conditions beyond the common ones.
+	ListBudgets(ctx context.Context, in *ListBudgetsRequest, opts ...grpc.CallOption) (*ListBudgetsResponse, error)
 }
 
 type routerServiceClient struct {
@@ -328,6 +334,16 @@ func (c *routerServiceClient) DeleteAgent(ctx context.Context, in *DeleteAgentRe
 	return out, nil
 }
 
+func (c *routerServiceClient) ListBudgets(ctx context.Context, in *ListBudgetsRequest, opts ...grpc.CallOption) (*ListBudgetsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListBudgetsResponse)
+	err := c.cc.Invoke(ctx, RouterService_ListBudgets_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RouterServiceServer is the server API for RouterService service.
 // All implementations must embed UnimplementedRouterServiceServer
 // for forward compatibility.
@@ -448,6 +464,11 @@ type RouterServiceServer interface {
 	// | --- | --- | --- |
 	// | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
 	DeleteAgent(context.Context, *DeleteAgentRequest) (*DeleteAgentResponse, error)
+	// ListBudgets lists what the budgets that this router's operator has set have left in the present period: by budget
+	// in the order of the policy, then by value. Routers of one run log add up to the same amounts.
+	//
+	// No conditions beyond the common ones.
+	ListBudgets(context.Context, *ListBudgetsRequest) (*ListBudgetsResponse, error)
 	mustEmbedUnimplementedRouterServiceServer()
 }
 
@@ -502,6 +523,9 @@ func (UnimplementedRouterServiceServer) UpdateAgent(context.Context, *UpdateAgen
 }
 func (UnimplementedRouterServiceServer) DeleteAgent(context.Context, *DeleteAgentRequest) (*DeleteAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteAgent not implemented")
+}
+func (UnimplementedRouterServiceServer) ListBudgets(context.Context, *ListBudgetsRequest) (*ListBudgetsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListBudgets not implemented")
 }
 func (UnimplementedRouterServiceServer) mustEmbedUnimplementedRouterServiceServer() {}
 func (UnimplementedRouterServiceServer) testEmbeddedByValue()                       {}
@@ -787,6 +811,24 @@ func _RouterService_DeleteAgent_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RouterService_ListBudgets_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListBudgetsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RouterServiceServer).ListBudgets(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RouterService_ListBudgets_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RouterServiceServer).ListBudgets(ctx, req.(*ListBudgetsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // RouterService_ServiceDesc is the grpc.ServiceDesc for RouterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -849,6 +891,10 @@ var RouterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteAgent",
 			Handler:    _RouterService_DeleteAgent_Handler,
+		},
+		{
+			MethodName: "ListBudgets",
+			Handler:    _RouterService_ListBudgets_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

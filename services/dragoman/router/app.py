@@ -38,6 +38,7 @@ from dragoman.router.api.acceptance import Acceptance
 from dragoman.router.api.adapter_service import AdapterServicer
 from dragoman.router.api.agent_service import AgentServicer, Joined
 from dragoman.router.api.agents import StoredAgents
+from dragoman.router.api.budget_service import BudgetServicer
 from dragoman.router.api.call_quotas import CallQuotas
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
@@ -263,6 +264,7 @@ class _Running:
                         adapter_list, run_list, runs.sessions, self.drain, self._registrations, version=version
                     ),
                     AgentServicer(agents, self.drain),
+                    BudgetServicer(),
                 ),
                 observer=self.metrics,
             ),

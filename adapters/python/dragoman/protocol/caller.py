@@ -86,6 +86,8 @@ RULES: Final[dict[str, RpcRule]] = {
     f"{_ROUTER}ListAgents": _for("read"),
     f"{_ROUTER}UpdateAgent": _for(),
     f"{_ROUTER}DeleteAgent": _for(),
+    # It names those who spend: companies, tasks.
+    f"{_ROUTER}ListBudgets": _for("read"),
 }
 """By RPC, who may call it."""
 _ADMINS: Final = _for()

@@ -102,6 +102,38 @@ ADAPTER_SOURCE_REGISTRATION: AdapterSource.ValueType  # 6
 """RegisterAdapter, where the adapter already runs."""
 Global___AdapterSource: typing_extensions.TypeAlias = AdapterSource
 
+class _BudgetPeriod:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _BudgetPeriodEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_BudgetPeriod.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    BUDGET_PERIOD_UNSPECIFIED: _BudgetPeriod.ValueType  # 0
+    """Not set."""
+    BUDGET_PERIOD_HOUR: _BudgetPeriod.ValueType  # 1
+    """From each full hour."""
+    BUDGET_PERIOD_DAY: _BudgetPeriod.ValueType  # 2
+    """From each midnight."""
+    BUDGET_PERIOD_MONTH: _BudgetPeriod.ValueType  # 3
+    """From the first day of each month."""
+    BUDGET_PERIOD_TOTAL: _BudgetPeriod.ValueType  # 4
+    """For ever."""
+
+class BudgetPeriod(_BudgetPeriod, metaclass=_BudgetPeriodEnumTypeWrapper):
+    """BudgetPeriod is how long what is spent counts. Periods begin and end in UTC."""
+
+BUDGET_PERIOD_UNSPECIFIED: BudgetPeriod.ValueType  # 0
+"""Not set."""
+BUDGET_PERIOD_HOUR: BudgetPeriod.ValueType  # 1
+"""From each full hour."""
+BUDGET_PERIOD_DAY: BudgetPeriod.ValueType  # 2
+"""From each midnight."""
+BUDGET_PERIOD_MONTH: BudgetPeriod.ValueType  # 3
+"""From the first day of each month."""
+BUDGET_PERIOD_TOTAL: BudgetPeriod.ValueType  # 4
+"""For ever."""
+Global___BudgetPeriod: typing_extensions.TypeAlias = BudgetPeriod
+
 @typing.final
 class AdapterEntry(google.protobuf.message.Message):
     """AdapterEntry is one adapter as the router knows it."""
@@ -1266,3 +1298,173 @@ class DeleteAgentResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["deleted", b"deleted"]) -> None: ...
 
 Global___DeleteAgentResponse: typing_extensions.TypeAlias = DeleteAgentResponse
+
+@typing.final
+class BudgetAmounts(google.protobuf.message.Message):
+    """BudgetAmounts is what runs may use together, or have used, as far as agents report it. An absent field is not capped."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COST_FIELD_NUMBER: builtins.int
+    CURRENCY_FIELD_NUMBER: builtins.int
+    INPUT_TOKENS_FIELD_NUMBER: builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
+    MODEL_CALLS_FIELD_NUMBER: builtins.int
+    TOOL_CALLS_FIELD_NUMBER: builtins.int
+    RUNS_FIELD_NUMBER: builtins.int
+    cost: builtins.str
+    """A plain decimal number such as "2.50". Empty: not capped."""
+    currency: builtins.str
+    """Three capital letters. Set with `cost`."""
+    input_tokens: builtins.int
+    """Input tokens of all kinds, as in Budget."""
+    output_tokens: builtins.int
+    """Output tokens."""
+    model_calls: builtins.int
+    """Calls of a model."""
+    tool_calls: builtins.int
+    """Tool calls."""
+    runs: builtins.int
+    """Runs."""
+    def __init__(
+        self,
+        *,
+        cost: builtins.str = ...,
+        currency: builtins.str = ...,
+        input_tokens: builtins.int | None = ...,
+        output_tokens: builtins.int | None = ...,
+        model_calls: builtins.int | None = ...,
+        tool_calls: builtins.int | None = ...,
+        runs: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_input_tokens", b"_input_tokens", "_model_calls", b"_model_calls", "_output_tokens", b"_output_tokens", "_runs", b"_runs", "_tool_calls", b"_tool_calls", "input_tokens", b"input_tokens", "model_calls", b"model_calls", "output_tokens", b"output_tokens", "runs", b"runs", "tool_calls", b"tool_calls"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_input_tokens", b"_input_tokens", "_model_calls", b"_model_calls", "_output_tokens", b"_output_tokens", "_runs", b"_runs", "_tool_calls", b"_tool_calls", "cost", b"cost", "currency", b"currency", "input_tokens", b"input_tokens", "model_calls", b"model_calls", "output_tokens", b"output_tokens", "runs", b"runs", "tool_calls", b"tool_calls"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_input_tokens", b"_input_tokens"]) -> typing.Literal["input_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_model_calls", b"_model_calls"]) -> typing.Literal["model_calls"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_output_tokens", b"_output_tokens"]) -> typing.Literal["output_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_runs", b"_runs"]) -> typing.Literal["runs"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_tool_calls", b"_tool_calls"]) -> typing.Literal["tool_calls"] | None: ...
+
+Global___BudgetAmounts: typing_extensions.TypeAlias = BudgetAmounts
+
+@typing.final
+class BudgetStatus(google.protobuf.message.Message):
+    """BudgetStatus is one budget of a router's operator, of one value, in the present period. A run counts in the period in
+    which the router accepted it.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    FIELD_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    PERIOD_FIELD_NUMBER: builtins.int
+    STARTS_AT_FIELD_NUMBER: builtins.int
+    RESETS_AT_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    SPENT_FIELD_NUMBER: builtins.int
+    LEFT_FIELD_NUMBER: builtins.int
+    WARN_PERCENT_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """The budget's name."""
+    field: builtins.str
+    """What it goes by: "company_id", "agent_id", "task_key", or "label:KEY". Empty: all runs share it."""
+    value: builtins.str
+    """The value that the runs have there. Empty: they have none."""
+    period: Global___BudgetPeriod.ValueType
+    """The period."""
+    warn_percent: builtins.int
+    """The share of a cap, in percent, at which runs get the notice `budget_warning`."""
+    @property
+    def starts_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the present one began. Absent for TOTAL."""
+
+    @property
+    def resets_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the next one begins, with nothing spent. Absent for TOTAL."""
+
+    @property
+    def limit(self) -> Global___BudgetAmounts:
+        """What runs may use together."""
+
+    @property
+    def spent(self) -> Global___BudgetAmounts:
+        """What they have used, of what `limit` has."""
+
+    @property
+    def left(self) -> Global___BudgetAmounts:
+        """What is left of that; zero if more was used."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        field: builtins.str = ...,
+        value: builtins.str = ...,
+        period: Global___BudgetPeriod.ValueType = ...,
+        starts_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        resets_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        limit: Global___BudgetAmounts | None = ...,
+        spent: Global___BudgetAmounts | None = ...,
+        left: Global___BudgetAmounts | None = ...,
+        warn_percent: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["left", b"left", "limit", b"limit", "resets_at", b"resets_at", "spent", b"spent", "starts_at", b"starts_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["field", b"field", "left", b"left", "limit", b"limit", "name", b"name", "period", b"period", "resets_at", b"resets_at", "spent", b"spent", "starts_at", b"starts_at", "value", b"value", "warn_percent", b"warn_percent"]) -> None: ...
+
+Global___BudgetStatus: typing_extensions.TypeAlias = BudgetStatus
+
+@typing.final
+class ListBudgetsRequest(google.protobuf.message.Message):
+    """ListBudgetsRequest asks for the budgets of a router's operator."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    page_size: builtins.int
+    """Maximum number of entries. 0 means 100."""
+    page_token: builtins.str
+    """The `next_page_token` of the previous page. Empty: the first page."""
+    name: builtins.str
+    """Only the budget with this name. Empty: all."""
+    def __init__(
+        self,
+        *,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+        name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+
+Global___ListBudgetsRequest: typing_extensions.TypeAlias = ListBudgetsRequest
+
+@typing.final
+class ListBudgetsResponse(google.protobuf.message.Message):
+    """ListBudgetsResponse lists budgets."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BUDGETS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """The token of the next page. Empty on the last page."""
+    @property
+    def budgets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BudgetStatus]:
+        """The budgets. One that counts each value apart has an entry for each that a run of the present period has."""
+
+    def __init__(
+        self,
+        *,
+        budgets: collections.abc.Iterable[Global___BudgetStatus] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["budgets", b"budgets", "next_page_token", b"next_page_token"]) -> None: ...
+
+Global___ListBudgetsResponse: typing_extensions.TypeAlias = ListBudgetsResponse

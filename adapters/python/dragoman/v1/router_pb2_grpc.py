@@ -125,6 +125,11 @@ class RouterServiceStub(object):
                 request_serializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentResponse.FromString,
                 _registered_method=True)
+        self.ListBudgets = channel.unary_unary(
+                '/dragoman.v1.RouterService/ListBudgets',
+                request_serializer=dragoman_dot_v1_dot_router__pb2.ListBudgetsRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_router__pb2.ListBudgetsResponse.FromString,
+                _registered_method=True)
 
 
 class RouterServiceServicer(object):
@@ -320,6 +325,16 @@ class RouterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListBudgets(self, request, context):
+        """ListBudgets lists what the budgets that this router's operator has set have left in the present period: by budget
+        in the order of the policy, then by value. Routers of one run log add up to the same amounts.
+
+        No conditions beyond the common ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RouterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -397,6 +412,11 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.DeleteAgent,
                     request_deserializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentResponse.SerializeToString,
+            ),
+            'ListBudgets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBudgets,
+                    request_deserializer=dragoman_dot_v1_dot_router__pb2.ListBudgetsRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_router__pb2.ListBudgetsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -820,6 +840,33 @@ class RouterService(object):
             '/dragoman.v1.RouterService/DeleteAgent',
             dragoman_dot_v1_dot_router__pb2.DeleteAgentRequest.SerializeToString,
             dragoman_dot_v1_dot_router__pb2.DeleteAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBudgets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.RouterService/ListBudgets',
+            dragoman_dot_v1_dot_router__pb2.ListBudgetsRequest.SerializeToString,
+            dragoman_dot_v1_dot_router__pb2.ListBudgetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

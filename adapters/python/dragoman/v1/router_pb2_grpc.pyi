@@ -267,7 +267,23 @@ _RouterServiceDeleteAgentType = typing_extensions.TypeVar(
     ],
 )
 
-class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterServiceWatchAdaptersType, _RouterServiceRegisterAdapterType, _RouterServiceUnregisterAdapterType, _RouterServiceRestartAdapterType, _RouterServiceListRunsType, _RouterServiceGetRunType, _RouterServiceListSessionsType, _RouterServiceGetSessionType, _RouterServiceDeleteSessionType, _RouterServiceCreateAgentType, _RouterServiceGetAgentType, _RouterServiceListAgentsType, _RouterServiceUpdateAgentType, _RouterServiceDeleteAgentType]):
+_RouterServiceListBudgetsType = typing_extensions.TypeVar(
+    '_RouterServiceListBudgetsType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.ListBudgetsRequest,
+        dragoman.v1.router_pb2.ListBudgetsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.ListBudgetsRequest,
+        dragoman.v1.router_pb2.ListBudgetsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.ListBudgetsRequest,
+        dragoman.v1.router_pb2.ListBudgetsResponse,
+    ],
+)
+
+class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterServiceWatchAdaptersType, _RouterServiceRegisterAdapterType, _RouterServiceUnregisterAdapterType, _RouterServiceRestartAdapterType, _RouterServiceListRunsType, _RouterServiceGetRunType, _RouterServiceListSessionsType, _RouterServiceGetSessionType, _RouterServiceDeleteSessionType, _RouterServiceCreateAgentType, _RouterServiceGetAgentType, _RouterServiceListAgentsType, _RouterServiceUpdateAgentType, _RouterServiceDeleteAgentType, _RouterServiceListBudgetsType]):
     """RouterService lists adapters, runs and stored sessions. Lists are paginated: a page has at most `page_size` entries
     (0 means 100; at most 1000) and 3 MiB, but at least one entry; `next_page_token` is empty on the last page. Common
     to all RPCs:
@@ -348,6 +364,10 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
             dragoman.v1.router_pb2.DeleteAgentRequest,
             dragoman.v1.router_pb2.DeleteAgentResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.ListBudgetsRequest,
+            dragoman.v1.router_pb2.ListBudgetsResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -411,6 +431,10 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
         grpc.aio.UnaryUnaryMultiCallable[
             dragoman.v1.router_pb2.DeleteAgentRequest,
             dragoman.v1.router_pb2.DeleteAgentResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.ListBudgetsRequest,
+            dragoman.v1.router_pb2.ListBudgetsResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -543,6 +567,13 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
     | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
     """
 
+    ListBudgets: _RouterServiceListBudgetsType
+    """ListBudgets lists what the budgets that this router's operator has set have left in the present period: by budget
+    in the order of the policy, then by value. Routers of one run log add up to the same amounts.
+
+    No conditions beyond the common ones.
+    """
+
 RouterServiceAsyncStub: typing_extensions.TypeAlias = RouterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.router_pb2.ListAdaptersRequest,
@@ -603,6 +634,10 @@ RouterServiceAsyncStub: typing_extensions.TypeAlias = RouterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.router_pb2.DeleteAgentRequest,
         dragoman.v1.router_pb2.DeleteAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.ListBudgetsRequest,
+        dragoman.v1.router_pb2.ListBudgetsResponse,
     ],
 ]
 
@@ -827,6 +862,18 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
+        """
+
+    @abc.abstractmethod
+    def ListBudgets(
+        self,
+        request: dragoman.v1.router_pb2.ListBudgetsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.router_pb2.ListBudgetsResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.ListBudgetsResponse]]:
+        """ListBudgets lists what the budgets that this router's operator has set have left in the present period: by budget
+        in the order of the policy, then by value. Routers of one run log add up to the same amounts.
+
+        No conditions beyond the common ones.
         """
 
 def add_RouterServiceServicer_to_server(servicer: RouterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -38,6 +38,7 @@ _HINTS: Mapping[Reason, str] = {
     Reason.DRAINING: "restart the router, or give another one with --router",
     Reason.TOO_MANY_RUNS: "try again when another run has ended, or wait for a slot with --queue",
     Reason.QUOTA_EXCEEDED: "end runs or streams of this caller, or ask the router's operator for a larger quota",
+    Reason.BUDGET_SPENT: "wait until the budget resets, or ask the router's operator for a larger one",
     Reason.BREAKER_OPEN: "fix the login or the key, or run with --ignore-breaker",
     Reason.NOT_PERMITTED: "use a token with that scope; 'dragoman token create' makes one",
     Reason.POLICY_DENIED: "ask for less, or ask the router's operator to change the policy",

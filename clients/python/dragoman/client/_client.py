@@ -22,7 +22,11 @@ _CHANGES_S = 120
 _PAGE = 1000
 _Item = TypeVar("_Item")
 _Listing = TypeVar(
-    "_Listing", router_pb2.ListRunsRequest, router_pb2.ListSessionsRequest, router_pb2.ListAgentsRequest
+    "_Listing",
+    router_pb2.ListRunsRequest,
+    router_pb2.ListSessionsRequest,
+    router_pb2.ListAgentsRequest,
+    router_pb2.ListBudgetsRequest,
 )
 
 
@@ -459,6 +463,20 @@ class Client:
         request = router_pb2.DeleteAgentRequest(name=name, version=version)
         response = await self._channel.answer(self._channel.router.DeleteAgent(request, timeout=self._timeout))
         return response.deleted
+
+    async def list_budgets(self, name: str = "", *, limit: int = 100) -> list[router_pb2.BudgetStatus]:
+        """List what the budgets of a router's operator have left, in the order of its policy.
+
+        Args:
+            name: only the budget with this name; empty for all.
+            limit: maximum number.
+        """
+
+        async def page(request: router_pb2.ListBudgetsRequest) -> tuple[Iterable[router_pb2.BudgetStatus], str]:
+            answer = await self._channel.answer(self._channel.router.ListBudgets(request, timeout=self._timeout))
+            return answer.budgets, answer.next_page_token
+
+        return await _paged(router_pb2.ListBudgetsRequest(name=name), page, limit)
 
 
 async def _paged(

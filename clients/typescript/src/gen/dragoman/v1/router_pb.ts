@@ -19,7 +19,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file dragoman/v1/router.proto.
  */
 export const file_dragoman_v1_router: GenFile = /*@__PURE__*/
-  fileDesc("ChhkcmFnb21hbi92MS9yb3V0ZXIucHJvdG8SC2RyYWdvbWFuLnYxIrEDCgxBZGFwdGVyRW50cnkSDwoHYWRhcHRlchgBIAEoCRIoCgVzdGF0ZRgCIAEoDjIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJTdGF0ZRIqCgZzb3VyY2UYAyABKA4yGi5kcmFnb21hbi52MS5BZGFwdGVyU291cmNlEg8KB2FkZHJlc3MYBCABKAkSDgoGcmVhc29uGAUgASgJEjIKC2Rlc2NyaXB0aW9uGAYgASgLMh0uZHJhZ29tYW4udjEuRGVzY3JpYmVSZXNwb25zZRIQCgNwaWQYByABKANIAIgBARIRCglsaXZlX3J1bnMYCCABKA0SEAoIcmVzdGFydHMYCSABKA0SFgoJZ3VhcmRfcGlkGAogASgDSAGIAQESDwoHcmVtYXJrcxgLIAMoCRIOCgZvcmlnaW4YDCABKAkSKQoFc2luY2UYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjQKEGxlYXNlX2V4cGlyZXNfYXQYDiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wQgYKBF9waWRCDAoKX2d1YXJkX3BpZCJOChNMaXN0QWRhcHRlcnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhAKCGRlc2NyaWJlGAMgASgIIogBChRMaXN0QWRhcHRlcnNSZXNwb25zZRIrCghhZGFwdGVycxgBIAMoCzIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJFbnRyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkSEgoKcm91dGVyX3BpZBgDIAEoAxIWCg5yb3V0ZXJfdmVyc2lvbhgEIAEoCSIWChRXYXRjaEFkYXB0ZXJzUmVxdWVzdCJEChVXYXRjaEFkYXB0ZXJzUmVzcG9uc2USKwoIYWRhcHRlcnMYASADKAsyGS5kcmFnb21hbi52MS5BZGFwdGVyRW50cnkieQoWUmVnaXN0ZXJBZGFwdGVyUmVxdWVzdBIPCgdhZGRyZXNzGAEgASgJEhMKC2luc3RhbmNlX2lkGAIgASgJEigKBWxlYXNlGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEg8KB2FkYXB0ZXIYBCABKAkidQoXUmVnaXN0ZXJBZGFwdGVyUmVzcG9uc2USLgoKZXhwaXJlc19hdBgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKgoHYWRhcHRlchgCIAEoCzIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJFbnRyeSJAChhVbnJlZ2lzdGVyQWRhcHRlclJlcXVlc3QSDwoHYWRkcmVzcxgBIAEoCRITCgtpbnN0YW5jZV9pZBgCIAEoCSIxChlVbnJlZ2lzdGVyQWRhcHRlclJlc3BvbnNlEhQKDHVucmVnaXN0ZXJlZBgBIAEoCCJSChVSZXN0YXJ0QWRhcHRlclJlcXVlc3QSDwoHYWRhcHRlchgBIAEoCRIoCgVncmFjZRgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiJbChZSZXN0YXJ0QWRhcHRlclJlc3BvbnNlEioKB2FkYXB0ZXIYASABKAsyGS5kcmFnb21hbi52MS5BZGFwdGVyRW50cnkSFQoNZHJhaW5pbmdfcnVucxgCIAEoDSLGBAoKUnVuU3VtbWFyeRIOCgZydW5faWQYASABKAkSDwoHYWRhcHRlchgCIAEoCRITCgtpbnN0YW5jZV9pZBgDIAEoCRIQCghhZ2VudF9pZBgEIAEoCRISCgpjb21wYW55X2lkGAUgASgJEhAKCHRhc2tfa2V5GAYgASgJEjMKBmxhYmVscxgHIAMoCzIjLmRyYWdvbWFuLnYxLlJ1blN1bW1hcnkuTGFiZWxzRW50cnkSJAoFcGhhc2UYCCABKA4yFS5kcmFnb21hbi52MS5SdW5QaGFzZRIVCg1sYXN0X3NlcXVlbmNlGAkgASgEEi8KC2FjY2VwdGVkX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtmaW5pc2hlZF9hdBgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASIwoGcmVzdWx0GAwgASgLMhMuZHJhZ29tYW4udjEuUmVzdWx0Eg8KB3JlYWRlcnMYDSABKA0SDwoHcmVtYXJrcxgOIAMoCRIPCgdhdHRlbXB0GA8gASgNEiwKC3Nlc3Npb25fa2V5GBAgASgLMhcuZHJhZ29tYW4udjEuU2Vzc2lvbktleRISCgpzdGFydGVkX2J5GBEgASgJEhIKCmFnZW50X25hbWUYEiABKAkSGQoRd2FpdGluZ19pbnB1dF9pZHMYEyADKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASKkAgoPTGlzdFJ1bnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEg8KB2FkYXB0ZXIYAyABKAkSEAoIYWdlbnRfaWQYBCABKAkSEAoIdGFza19rZXkYBSABKAkSJQoHb3V0Y29tZRgGIAEoDjIULmRyYWdvbWFuLnYxLk91dGNvbWUSEQoJbGl2ZV9vbmx5GAcgASgIEjgKBmxhYmVscxgIIAMoCzIoLmRyYWdvbWFuLnYxLkxpc3RSdW5zUmVxdWVzdC5MYWJlbHNFbnRyeRISCgphZ2VudF9uYW1lGAkgASgJGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiUgoQTGlzdFJ1bnNSZXNwb25zZRIlCgRydW5zGAEgAygLMhcuZHJhZ29tYW4udjEuUnVuU3VtbWFyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiHwoNR2V0UnVuUmVxdWVzdBIOCgZydW5faWQYASABKAkiawoOR2V0UnVuUmVzcG9uc2USJAoDcnVuGAEgASgLMhcuZHJhZ29tYW4udjEuUnVuU3VtbWFyeRIzChBwZW5kaW5nX3JlcXVlc3RzGAIgAygLMhkuZHJhZ29tYW4udjEuSW5wdXRSZXF1ZXN0Ip4CCg1TdG9yZWRTZXNzaW9uEiQKA2tleRgBIAEoCzIXLmRyYWdvbWFuLnYxLlNlc3Npb25LZXkSDwoHYWRhcHRlchgCIAEoCRIqCgZoYW5kbGUYAyABKAsyGi5kcmFnb21hbi52MS5TZXNzaW9uSGFuZGxlEi4KCmNyZWF0ZWRfYXQYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEisKB3VzZWRfYXQYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEgwKBHJ1bnMYBiABKA0SEwoLbGFzdF9ydW5faWQYByABKAkSFAoMaW5wdXRfdG9rZW5zGAggASgEEhQKDGxhc3Rfc3VtbWFyeRgJIAEoCSKFAQoTTGlzdFNlc3Npb25zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCRISCgpjb21wYW55X2lkGAMgASgJEhAKCGFnZW50X2lkGAQgASgJEhAKCHRhc2tfa2V5GAUgASgJEg8KB2FkYXB0ZXIYBiABKAkiXQoUTGlzdFNlc3Npb25zUmVzcG9uc2USLAoIc2Vzc2lvbnMYASADKAsyGi5kcmFnb21hbi52MS5TdG9yZWRTZXNzaW9uEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJKChFHZXRTZXNzaW9uUmVxdWVzdBIkCgNrZXkYASABKAsyFy5kcmFnb21hbi52MS5TZXNzaW9uS2V5Eg8KB2FkYXB0ZXIYAiABKAkiQQoSR2V0U2Vzc2lvblJlc3BvbnNlEisKB3Nlc3Npb24YASABKAsyGi5kcmFnb21hbi52MS5TdG9yZWRTZXNzaW9uIk0KFERlbGV0ZVNlc3Npb25SZXF1ZXN0EiQKA2tleRgBIAEoCzIXLmRyYWdvbWFuLnYxLlNlc3Npb25LZXkSDwoHYWRhcHRlchgCIAEoCSIoChVEZWxldGVTZXNzaW9uUmVzcG9uc2USDwoHZGVsZXRlZBgBIAEoCCLBBQoLU3RvcmVkQWdlbnQSDAoEbmFtZRgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIPCgdhZGFwdGVyGAMgASgJEicKBmNvbmZpZxgEIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDQoFbW9kZWwYBSABKAkSLQoLcGVybWlzc2lvbnMYBiABKAsyGC5kcmFnb21hbi52MS5QZXJtaXNzaW9ucxIvCgxpbnN0cnVjdGlvbnMYByABKAsyGS5kcmFnb21hbi52MS5JbnN0cnVjdGlvbnMSFQoNc3lzdGVtX3Byb21wdBgIIAEoCRIiCgZza2lsbHMYCSADKAsyEi5kcmFnb21hbi52MS5Ta2lsbBIrCgttY3Bfc2VydmVycxgKIAMoCzIWLmRyYWdvbWFuLnYxLk1jcFNlcnZlchIjCgZsaW1pdHMYCyABKAsyEy5kcmFnb21hbi52MS5MaW1pdHMSJwoIZmFsbGJhY2sYDCABKAsyFS5kcmFnb21hbi52MS5GYWxsYmFjaxIuCgNlbnYYDSADKAsyIS5kcmFnb21hbi52MS5TdG9yZWRBZ2VudC5FbnZFbnRyeRI0CgZsYWJlbHMYDiADKAsyJC5kcmFnb21hbi52MS5TdG9yZWRBZ2VudC5MYWJlbHNFbnRyeRIuCgpjcmVhdGVkX2F0GA8gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgp1cGRhdGVkX2F0GBAgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIPCgd2ZXJzaW9uGBEgASgEGioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI9ChJDcmVhdGVBZ2VudFJlcXVlc3QSJwoFYWdlbnQYASABKAsyGC5kcmFnb21hbi52MS5TdG9yZWRBZ2VudCI+ChNDcmVhdGVBZ2VudFJlc3BvbnNlEicKBWFnZW50GAEgASgLMhguZHJhZ29tYW4udjEuU3RvcmVkQWdlbnQiHwoPR2V0QWdlbnRSZXF1ZXN0EgwKBG5hbWUYASABKAkiOwoQR2V0QWdlbnRSZXNwb25zZRInCgVhZ2VudBgBIAEoCzIYLmRyYWdvbWFuLnYxLlN0b3JlZEFnZW50IjoKEUxpc3RBZ2VudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJIlcKEkxpc3RBZ2VudHNSZXNwb25zZRIoCgZhZ2VudHMYASADKAsyGC5kcmFnb21hbi52MS5TdG9yZWRBZ2VudBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiPQoSVXBkYXRlQWdlbnRSZXF1ZXN0EicKBWFnZW50GAEgASgLMhguZHJhZ29tYW4udjEuU3RvcmVkQWdlbnQiPgoTVXBkYXRlQWdlbnRSZXNwb25zZRInCgVhZ2VudBgBIAEoCzIYLmRyYWdvbWFuLnYxLlN0b3JlZEFnZW50IjMKEkRlbGV0ZUFnZW50UmVxdWVzdBIMCgRuYW1lGAEgASgJEg8KB3ZlcnNpb24YAiABKAQiJgoTRGVsZXRlQWdlbnRSZXNwb25zZRIPCgdkZWxldGVkGAEgASgIKrQBCgxBZGFwdGVyU3RhdGUSHQoZQURBUFRFUl9TVEFURV9VTlNQRUNJRklFRBAAEhYKEkFEQVBURVJfU1RBVEVfSURMRRABEhoKFkFEQVBURVJfU1RBVEVfU1RBUlRJTkcQAhIXChNBREFQVEVSX1NUQVRFX1JFQURZEAMSHQoZQURBUFRFUl9TVEFURV9VTkFWQUlMQUJMRRAEEhkKFUFEQVBURVJfU1RBVEVfUkVGVVNFRBAFKu0BCg1BZGFwdGVyU291cmNlEh4KGkFEQVBURVJfU09VUkNFX1VOU1BFQ0lGSUVEEAASHgoaQURBUFRFUl9TT1VSQ0VfRU5UUllfUE9JTlQQARIbChdBREFQVEVSX1NPVVJDRV9NQU5JRkVTVBACEhoKFkFEQVBURVJfU09VUkNFX0FERFJFU1MQAxIjCh9BREFQVEVSX1NPVVJDRV9TT0NLRVRfRElSRUNUT1JZEAQSHQoZQURBUFRFUl9TT1VSQ0VfS1VCRVJORVRFUxAFEh8KG0FEQVBURVJfU09VUkNFX1JFR0lTVFJBVElPThAGMvEJCg1Sb3V0ZXJTZXJ2aWNlElMKDExpc3RBZGFwdGVycxIgLmRyYWdvbWFuLnYxLkxpc3RBZGFwdGVyc1JlcXVlc3QaIS5kcmFnb21hbi52MS5MaXN0QWRhcHRlcnNSZXNwb25zZRJYCg1XYXRjaEFkYXB0ZXJzEiEuZHJhZ29tYW4udjEuV2F0Y2hBZGFwdGVyc1JlcXVlc3QaIi5kcmFnb21hbi52MS5XYXRjaEFkYXB0ZXJzUmVzcG9uc2UwARJcCg9SZWdpc3RlckFkYXB0ZXISIy5kcmFnb21hbi52MS5SZWdpc3RlckFkYXB0ZXJSZXF1ZXN0GiQuZHJhZ29tYW4udjEuUmVnaXN0ZXJBZGFwdGVyUmVzcG9uc2USYgoRVW5yZWdpc3RlckFkYXB0ZXISJS5kcmFnb21hbi52MS5VbnJlZ2lzdGVyQWRhcHRlclJlcXVlc3QaJi5kcmFnb21hbi52MS5VbnJlZ2lzdGVyQWRhcHRlclJlc3BvbnNlElkKDlJlc3RhcnRBZGFwdGVyEiIuZHJhZ29tYW4udjEuUmVzdGFydEFkYXB0ZXJSZXF1ZXN0GiMuZHJhZ29tYW4udjEuUmVzdGFydEFkYXB0ZXJSZXNwb25zZRJHCghMaXN0UnVucxIcLmRyYWdvbWFuLnYxLkxpc3RSdW5zUmVxdWVzdBodLmRyYWdvbWFuLnYxLkxpc3RSdW5zUmVzcG9uc2USQQoGR2V0UnVuEhouZHJhZ29tYW4udjEuR2V0UnVuUmVxdWVzdBobLmRyYWdvbWFuLnYxLkdldFJ1blJlc3BvbnNlElMKDExpc3RTZXNzaW9ucxIgLmRyYWdvbWFuLnYxLkxpc3RTZXNzaW9uc1JlcXVlc3QaIS5kcmFnb21hbi52MS5MaXN0U2Vzc2lvbnNSZXNwb25zZRJNCgpHZXRTZXNzaW9uEh4uZHJhZ29tYW4udjEuR2V0U2Vzc2lvblJlcXVlc3QaHy5kcmFnb21hbi52MS5HZXRTZXNzaW9uUmVzcG9uc2USVgoNRGVsZXRlU2Vzc2lvbhIhLmRyYWdvbWFuLnYxLkRlbGV0ZVNlc3Npb25SZXF1ZXN0GiIuZHJhZ29tYW4udjEuRGVsZXRlU2Vzc2lvblJlc3BvbnNlElAKC0NyZWF0ZUFnZW50Eh8uZHJhZ29tYW4udjEuQ3JlYXRlQWdlbnRSZXF1ZXN0GiAuZHJhZ29tYW4udjEuQ3JlYXRlQWdlbnRSZXNwb25zZRJHCghHZXRBZ2VudBIcLmRyYWdvbWFuLnYxLkdldEFnZW50UmVxdWVzdBodLmRyYWdvbWFuLnYxLkdldEFnZW50UmVzcG9uc2USTQoKTGlzdEFnZW50cxIeLmRyYWdvbWFuLnYxLkxpc3RBZ2VudHNSZXF1ZXN0Gh8uZHJhZ29tYW4udjEuTGlzdEFnZW50c1Jlc3BvbnNlElAKC1VwZGF0ZUFnZW50Eh8uZHJhZ29tYW4udjEuVXBkYXRlQWdlbnRSZXF1ZXN0GiAuZHJhZ29tYW4udjEuVXBkYXRlQWdlbnRSZXNwb25zZRJQCgtEZWxldGVBZ2VudBIfLmRyYWdvbWFuLnYxLkRlbGV0ZUFnZW50UmVxdWVzdBogLmRyYWdvbWFuLnYxLkRlbGV0ZUFnZW50UmVzcG9uc2VCK1opZHJhZ29tYW4vY2xpZW50cy9nby9kcmFnb21hbnYxO2RyYWdvbWFudjFiBnByb3RvMw", [file_dragoman_v1_adapter, file_dragoman_v1_event, file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
+  fileDesc("ChhkcmFnb21hbi92MS9yb3V0ZXIucHJvdG8SC2RyYWdvbWFuLnYxIrEDCgxBZGFwdGVyRW50cnkSDwoHYWRhcHRlchgBIAEoCRIoCgVzdGF0ZRgCIAEoDjIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJTdGF0ZRIqCgZzb3VyY2UYAyABKA4yGi5kcmFnb21hbi52MS5BZGFwdGVyU291cmNlEg8KB2FkZHJlc3MYBCABKAkSDgoGcmVhc29uGAUgASgJEjIKC2Rlc2NyaXB0aW9uGAYgASgLMh0uZHJhZ29tYW4udjEuRGVzY3JpYmVSZXNwb25zZRIQCgNwaWQYByABKANIAIgBARIRCglsaXZlX3J1bnMYCCABKA0SEAoIcmVzdGFydHMYCSABKA0SFgoJZ3VhcmRfcGlkGAogASgDSAGIAQESDwoHcmVtYXJrcxgLIAMoCRIOCgZvcmlnaW4YDCABKAkSKQoFc2luY2UYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjQKEGxlYXNlX2V4cGlyZXNfYXQYDiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wQgYKBF9waWRCDAoKX2d1YXJkX3BpZCJOChNMaXN0QWRhcHRlcnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhAKCGRlc2NyaWJlGAMgASgIIogBChRMaXN0QWRhcHRlcnNSZXNwb25zZRIrCghhZGFwdGVycxgBIAMoCzIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJFbnRyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkSEgoKcm91dGVyX3BpZBgDIAEoAxIWCg5yb3V0ZXJfdmVyc2lvbhgEIAEoCSIWChRXYXRjaEFkYXB0ZXJzUmVxdWVzdCJEChVXYXRjaEFkYXB0ZXJzUmVzcG9uc2USKwoIYWRhcHRlcnMYASADKAsyGS5kcmFnb21hbi52MS5BZGFwdGVyRW50cnkieQoWUmVnaXN0ZXJBZGFwdGVyUmVxdWVzdBIPCgdhZGRyZXNzGAEgASgJEhMKC2luc3RhbmNlX2lkGAIgASgJEigKBWxlYXNlGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEg8KB2FkYXB0ZXIYBCABKAkidQoXUmVnaXN0ZXJBZGFwdGVyUmVzcG9uc2USLgoKZXhwaXJlc19hdBgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASKgoHYWRhcHRlchgCIAEoCzIZLmRyYWdvbWFuLnYxLkFkYXB0ZXJFbnRyeSJAChhVbnJlZ2lzdGVyQWRhcHRlclJlcXVlc3QSDwoHYWRkcmVzcxgBIAEoCRITCgtpbnN0YW5jZV9pZBgCIAEoCSIxChlVbnJlZ2lzdGVyQWRhcHRlclJlc3BvbnNlEhQKDHVucmVnaXN0ZXJlZBgBIAEoCCJSChVSZXN0YXJ0QWRhcHRlclJlcXVlc3QSDwoHYWRhcHRlchgBIAEoCRIoCgVncmFjZRgCIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbiJbChZSZXN0YXJ0QWRhcHRlclJlc3BvbnNlEioKB2FkYXB0ZXIYASABKAsyGS5kcmFnb21hbi52MS5BZGFwdGVyRW50cnkSFQoNZHJhaW5pbmdfcnVucxgCIAEoDSLGBAoKUnVuU3VtbWFyeRIOCgZydW5faWQYASABKAkSDwoHYWRhcHRlchgCIAEoCRITCgtpbnN0YW5jZV9pZBgDIAEoCRIQCghhZ2VudF9pZBgEIAEoCRISCgpjb21wYW55X2lkGAUgASgJEhAKCHRhc2tfa2V5GAYgASgJEjMKBmxhYmVscxgHIAMoCzIjLmRyYWdvbWFuLnYxLlJ1blN1bW1hcnkuTGFiZWxzRW50cnkSJAoFcGhhc2UYCCABKA4yFS5kcmFnb21hbi52MS5SdW5QaGFzZRIVCg1sYXN0X3NlcXVlbmNlGAkgASgEEi8KC2FjY2VwdGVkX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtmaW5pc2hlZF9hdBgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASIwoGcmVzdWx0GAwgASgLMhMuZHJhZ29tYW4udjEuUmVzdWx0Eg8KB3JlYWRlcnMYDSABKA0SDwoHcmVtYXJrcxgOIAMoCRIPCgdhdHRlbXB0GA8gASgNEiwKC3Nlc3Npb25fa2V5GBAgASgLMhcuZHJhZ29tYW4udjEuU2Vzc2lvbktleRISCgpzdGFydGVkX2J5GBEgASgJEhIKCmFnZW50X25hbWUYEiABKAkSGQoRd2FpdGluZ19pbnB1dF9pZHMYEyADKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASKkAgoPTGlzdFJ1bnNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEg8KB2FkYXB0ZXIYAyABKAkSEAoIYWdlbnRfaWQYBCABKAkSEAoIdGFza19rZXkYBSABKAkSJQoHb3V0Y29tZRgGIAEoDjIULmRyYWdvbWFuLnYxLk91dGNvbWUSEQoJbGl2ZV9vbmx5GAcgASgIEjgKBmxhYmVscxgIIAMoCzIoLmRyYWdvbWFuLnYxLkxpc3RSdW5zUmVxdWVzdC5MYWJlbHNFbnRyeRISCgphZ2VudF9uYW1lGAkgASgJGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiUgoQTGlzdFJ1bnNSZXNwb25zZRIlCgRydW5zGAEgAygLMhcuZHJhZ29tYW4udjEuUnVuU3VtbWFyeRIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiHwoNR2V0UnVuUmVxdWVzdBIOCgZydW5faWQYASABKAkiawoOR2V0UnVuUmVzcG9uc2USJAoDcnVuGAEgASgLMhcuZHJhZ29tYW4udjEuUnVuU3VtbWFyeRIzChBwZW5kaW5nX3JlcXVlc3RzGAIgAygLMhkuZHJhZ29tYW4udjEuSW5wdXRSZXF1ZXN0Ip4CCg1TdG9yZWRTZXNzaW9uEiQKA2tleRgBIAEoCzIXLmRyYWdvbWFuLnYxLlNlc3Npb25LZXkSDwoHYWRhcHRlchgCIAEoCRIqCgZoYW5kbGUYAyABKAsyGi5kcmFnb21hbi52MS5TZXNzaW9uSGFuZGxlEi4KCmNyZWF0ZWRfYXQYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEisKB3VzZWRfYXQYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEgwKBHJ1bnMYBiABKA0SEwoLbGFzdF9ydW5faWQYByABKAkSFAoMaW5wdXRfdG9rZW5zGAggASgEEhQKDGxhc3Rfc3VtbWFyeRgJIAEoCSKFAQoTTGlzdFNlc3Npb25zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SEgoKcGFnZV90b2tlbhgCIAEoCRISCgpjb21wYW55X2lkGAMgASgJEhAKCGFnZW50X2lkGAQgASgJEhAKCHRhc2tfa2V5GAUgASgJEg8KB2FkYXB0ZXIYBiABKAkiXQoUTGlzdFNlc3Npb25zUmVzcG9uc2USLAoIc2Vzc2lvbnMYASADKAsyGi5kcmFnb21hbi52MS5TdG9yZWRTZXNzaW9uEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJKChFHZXRTZXNzaW9uUmVxdWVzdBIkCgNrZXkYASABKAsyFy5kcmFnb21hbi52MS5TZXNzaW9uS2V5Eg8KB2FkYXB0ZXIYAiABKAkiQQoSR2V0U2Vzc2lvblJlc3BvbnNlEisKB3Nlc3Npb24YASABKAsyGi5kcmFnb21hbi52MS5TdG9yZWRTZXNzaW9uIk0KFERlbGV0ZVNlc3Npb25SZXF1ZXN0EiQKA2tleRgBIAEoCzIXLmRyYWdvbWFuLnYxLlNlc3Npb25LZXkSDwoHYWRhcHRlchgCIAEoCSIoChVEZWxldGVTZXNzaW9uUmVzcG9uc2USDwoHZGVsZXRlZBgBIAEoCCLBBQoLU3RvcmVkQWdlbnQSDAoEbmFtZRgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIPCgdhZGFwdGVyGAMgASgJEicKBmNvbmZpZxgEIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDQoFbW9kZWwYBSABKAkSLQoLcGVybWlzc2lvbnMYBiABKAsyGC5kcmFnb21hbi52MS5QZXJtaXNzaW9ucxIvCgxpbnN0cnVjdGlvbnMYByABKAsyGS5kcmFnb21hbi52MS5JbnN0cnVjdGlvbnMSFQoNc3lzdGVtX3Byb21wdBgIIAEoCRIiCgZza2lsbHMYCSADKAsyEi5kcmFnb21hbi52MS5Ta2lsbBIrCgttY3Bfc2VydmVycxgKIAMoCzIWLmRyYWdvbWFuLnYxLk1jcFNlcnZlchIjCgZsaW1pdHMYCyABKAsyEy5kcmFnb21hbi52MS5MaW1pdHMSJwoIZmFsbGJhY2sYDCABKAsyFS5kcmFnb21hbi52MS5GYWxsYmFjaxIuCgNlbnYYDSADKAsyIS5kcmFnb21hbi52MS5TdG9yZWRBZ2VudC5FbnZFbnRyeRI0CgZsYWJlbHMYDiADKAsyJC5kcmFnb21hbi52MS5TdG9yZWRBZ2VudC5MYWJlbHNFbnRyeRIuCgpjcmVhdGVkX2F0GA8gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgp1cGRhdGVkX2F0GBAgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIPCgd2ZXJzaW9uGBEgASgEGioKCEVudkVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI9ChJDcmVhdGVBZ2VudFJlcXVlc3QSJwoFYWdlbnQYASABKAsyGC5kcmFnb21hbi52MS5TdG9yZWRBZ2VudCI+ChNDcmVhdGVBZ2VudFJlc3BvbnNlEicKBWFnZW50GAEgASgLMhguZHJhZ29tYW4udjEuU3RvcmVkQWdlbnQiHwoPR2V0QWdlbnRSZXF1ZXN0EgwKBG5hbWUYASABKAkiOwoQR2V0QWdlbnRSZXNwb25zZRInCgVhZ2VudBgBIAEoCzIYLmRyYWdvbWFuLnYxLlN0b3JlZEFnZW50IjoKEUxpc3RBZ2VudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJIlcKEkxpc3RBZ2VudHNSZXNwb25zZRIoCgZhZ2VudHMYASADKAsyGC5kcmFnb21hbi52MS5TdG9yZWRBZ2VudBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiPQoSVXBkYXRlQWdlbnRSZXF1ZXN0EicKBWFnZW50GAEgASgLMhguZHJhZ29tYW4udjEuU3RvcmVkQWdlbnQiPgoTVXBkYXRlQWdlbnRSZXNwb25zZRInCgVhZ2VudBgBIAEoCzIYLmRyYWdvbWFuLnYxLlN0b3JlZEFnZW50IjMKEkRlbGV0ZUFnZW50UmVxdWVzdBIMCgRuYW1lGAEgASgJEg8KB3ZlcnNpb24YAiABKAQiJgoTRGVsZXRlQWdlbnRSZXNwb25zZRIPCgdkZWxldGVkGAEgASgIIvcBCg1CdWRnZXRBbW91bnRzEgwKBGNvc3QYASABKAkSEAoIY3VycmVuY3kYAiABKAkSGQoMaW5wdXRfdG9rZW5zGAMgASgESACIAQESGgoNb3V0cHV0X3Rva2VucxgEIAEoBEgBiAEBEhgKC21vZGVsX2NhbGxzGAUgASgESAKIAQESFwoKdG9vbF9jYWxscxgGIAEoBEgDiAEBEhEKBHJ1bnMYByABKARIBIgBAUIPCg1faW5wdXRfdG9rZW5zQhAKDl9vdXRwdXRfdG9rZW5zQg4KDF9tb2RlbF9jYWxsc0INCgtfdG9vbF9jYWxsc0IHCgVfcnVucyLZAgoMQnVkZ2V0U3RhdHVzEgwKBG5hbWUYASABKAkSDQoFZmllbGQYAiABKAkSDQoFdmFsdWUYAyABKAkSKQoGcGVyaW9kGAQgASgOMhkuZHJhZ29tYW4udjEuQnVkZ2V0UGVyaW9kEi0KCXN0YXJ0c19hdBgFIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLQoJcmVzZXRzX2F0GAYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIpCgVsaW1pdBgHIAEoCzIaLmRyYWdvbWFuLnYxLkJ1ZGdldEFtb3VudHMSKQoFc3BlbnQYCCABKAsyGi5kcmFnb21hbi52MS5CdWRnZXRBbW91bnRzEigKBGxlZnQYCSABKAsyGi5kcmFnb21hbi52MS5CdWRnZXRBbW91bnRzEhQKDHdhcm5fcGVyY2VudBgKIAEoDSJJChJMaXN0QnVkZ2V0c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgNEhIKCnBhZ2VfdG9rZW4YAiABKAkSDAoEbmFtZRgDIAEoCSJaChNMaXN0QnVkZ2V0c1Jlc3BvbnNlEioKB2J1ZGdldHMYASADKAsyGS5kcmFnb21hbi52MS5CdWRnZXRTdGF0dXMSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJKrQBCgxBZGFwdGVyU3RhdGUSHQoZQURBUFRFUl9TVEFURV9VTlNQRUNJRklFRBAAEhYKEkFEQVBURVJfU1RBVEVfSURMRRABEhoKFkFEQVBURVJfU1RBVEVfU1RBUlRJTkcQAhIXChNBREFQVEVSX1NUQVRFX1JFQURZEAMSHQoZQURBUFRFUl9TVEFURV9VTkFWQUlMQUJMRRAEEhkKFUFEQVBURVJfU1RBVEVfUkVGVVNFRBAFKu0BCg1BZGFwdGVyU291cmNlEh4KGkFEQVBURVJfU09VUkNFX1VOU1BFQ0lGSUVEEAASHgoaQURBUFRFUl9TT1VSQ0VfRU5UUllfUE9JTlQQARIbChdBREFQVEVSX1NPVVJDRV9NQU5JRkVTVBACEhoKFkFEQVBURVJfU09VUkNFX0FERFJFU1MQAxIjCh9BREFQVEVSX1NPVVJDRV9TT0NLRVRfRElSRUNUT1JZEAQSHQoZQURBUFRFUl9TT1VSQ0VfS1VCRVJORVRFUxAFEh8KG0FEQVBURVJfU09VUkNFX1JFR0lTVFJBVElPThAGKo4BCgxCdWRnZXRQZXJpb2QSHQoZQlVER0VUX1BFUklPRF9VTlNQRUNJRklFRBAAEhYKEkJVREdFVF9QRVJJT0RfSE9VUhABEhUKEUJVREdFVF9QRVJJT0RfREFZEAISFwoTQlVER0VUX1BFUklPRF9NT05USBADEhcKE0JVREdFVF9QRVJJT0RfVE9UQUwQBDLDCgoNUm91dGVyU2VydmljZRJTCgxMaXN0QWRhcHRlcnMSIC5kcmFnb21hbi52MS5MaXN0QWRhcHRlcnNSZXF1ZXN0GiEuZHJhZ29tYW4udjEuTGlzdEFkYXB0ZXJzUmVzcG9uc2USWAoNV2F0Y2hBZGFwdGVycxIhLmRyYWdvbWFuLnYxLldhdGNoQWRhcHRlcnNSZXF1ZXN0GiIuZHJhZ29tYW4udjEuV2F0Y2hBZGFwdGVyc1Jlc3BvbnNlMAESXAoPUmVnaXN0ZXJBZGFwdGVyEiMuZHJhZ29tYW4udjEuUmVnaXN0ZXJBZGFwdGVyUmVxdWVzdBokLmRyYWdvbWFuLnYxLlJlZ2lzdGVyQWRhcHRlclJlc3BvbnNlEmIKEVVucmVnaXN0ZXJBZGFwdGVyEiUuZHJhZ29tYW4udjEuVW5yZWdpc3RlckFkYXB0ZXJSZXF1ZXN0GiYuZHJhZ29tYW4udjEuVW5yZWdpc3RlckFkYXB0ZXJSZXNwb25zZRJZCg5SZXN0YXJ0QWRhcHRlchIiLmRyYWdvbWFuLnYxLlJlc3RhcnRBZGFwdGVyUmVxdWVzdBojLmRyYWdvbWFuLnYxLlJlc3RhcnRBZGFwdGVyUmVzcG9uc2USRwoITGlzdFJ1bnMSHC5kcmFnb21hbi52MS5MaXN0UnVuc1JlcXVlc3QaHS5kcmFnb21hbi52MS5MaXN0UnVuc1Jlc3BvbnNlEkEKBkdldFJ1bhIaLmRyYWdvbWFuLnYxLkdldFJ1blJlcXVlc3QaGy5kcmFnb21hbi52MS5HZXRSdW5SZXNwb25zZRJTCgxMaXN0U2Vzc2lvbnMSIC5kcmFnb21hbi52MS5MaXN0U2Vzc2lvbnNSZXF1ZXN0GiEuZHJhZ29tYW4udjEuTGlzdFNlc3Npb25zUmVzcG9uc2USTQoKR2V0U2Vzc2lvbhIeLmRyYWdvbWFuLnYxLkdldFNlc3Npb25SZXF1ZXN0Gh8uZHJhZ29tYW4udjEuR2V0U2Vzc2lvblJlc3BvbnNlElYKDURlbGV0ZVNlc3Npb24SIS5kcmFnb21hbi52MS5EZWxldGVTZXNzaW9uUmVxdWVzdBoiLmRyYWdvbWFuLnYxLkRlbGV0ZVNlc3Npb25SZXNwb25zZRJQCgtDcmVhdGVBZ2VudBIfLmRyYWdvbWFuLnYxLkNyZWF0ZUFnZW50UmVxdWVzdBogLmRyYWdvbWFuLnYxLkNyZWF0ZUFnZW50UmVzcG9uc2USRwoIR2V0QWdlbnQSHC5kcmFnb21hbi52MS5HZXRBZ2VudFJlcXVlc3QaHS5kcmFnb21hbi52MS5HZXRBZ2VudFJlc3BvbnNlEk0KCkxpc3RBZ2VudHMSHi5kcmFnb21hbi52MS5MaXN0QWdlbnRzUmVxdWVzdBofLmRyYWdvbWFuLnYxLkxpc3RBZ2VudHNSZXNwb25zZRJQCgtVcGRhdGVBZ2VudBIfLmRyYWdvbWFuLnYxLlVwZGF0ZUFnZW50UmVxdWVzdBogLmRyYWdvbWFuLnYxLlVwZGF0ZUFnZW50UmVzcG9uc2USUAoLRGVsZXRlQWdlbnQSHy5kcmFnb21hbi52MS5EZWxldGVBZ2VudFJlcXVlc3QaIC5kcmFnb21hbi52MS5EZWxldGVBZ2VudFJlc3BvbnNlElAKC0xpc3RCdWRnZXRzEh8uZHJhZ29tYW4udjEuTGlzdEJ1ZGdldHNSZXF1ZXN0GiAuZHJhZ29tYW4udjEuTGlzdEJ1ZGdldHNSZXNwb25zZUIrWilkcmFnb21hbi9jbGllbnRzL2dvL2RyYWdvbWFudjE7ZHJhZ29tYW52MWIGcHJvdG8z", [file_dragoman_v1_adapter, file_dragoman_v1_event, file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
  * AdapterEntry is one adapter as the router knows it.
@@ -1369,6 +1369,217 @@ export const DeleteAgentResponseSchema: GenMessage<DeleteAgentResponse> = /*@__P
   messageDesc(file_dragoman_v1_router, 33);
 
 /**
+ * BudgetAmounts is what runs may use together, or have used, as far as agents report it. An absent field is not capped.
+ *
+ * @generated from message dragoman.v1.BudgetAmounts
+ */
+export type BudgetAmounts = Message<"dragoman.v1.BudgetAmounts"> & {
+  /**
+   * A plain decimal number such as "2.50". Empty: not capped.
+   *
+   * @generated from field: string cost = 1;
+   */
+  cost: string;
+
+  /**
+   * Three capital letters. Set with `cost`.
+   *
+   * @generated from field: string currency = 2;
+   */
+  currency: string;
+
+  /**
+   * Input tokens of all kinds, as in Budget.
+   *
+   * @generated from field: optional uint64 input_tokens = 3;
+   */
+  inputTokens?: bigint | undefined;
+
+  /**
+   * Output tokens.
+   *
+   * @generated from field: optional uint64 output_tokens = 4;
+   */
+  outputTokens?: bigint | undefined;
+
+  /**
+   * Calls of a model.
+   *
+   * @generated from field: optional uint64 model_calls = 5;
+   */
+  modelCalls?: bigint | undefined;
+
+  /**
+   * Tool calls.
+   *
+   * @generated from field: optional uint64 tool_calls = 6;
+   */
+  toolCalls?: bigint | undefined;
+
+  /**
+   * Runs.
+   *
+   * @generated from field: optional uint64 runs = 7;
+   */
+  runs?: bigint | undefined;
+};
+
+/**
+ * Describes the message dragoman.v1.BudgetAmounts.
+ * Use `create(BudgetAmountsSchema)` to create a new message.
+ */
+export const BudgetAmountsSchema: GenMessage<BudgetAmounts> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 34);
+
+/**
+ * BudgetStatus is one budget of a router's operator, of one value, in the present period. A run counts in the period in
+ * which the router accepted it.
+ *
+ * @generated from message dragoman.v1.BudgetStatus
+ */
+export type BudgetStatus = Message<"dragoman.v1.BudgetStatus"> & {
+  /**
+   * The budget's name.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * What it goes by: "company_id", "agent_id", "task_key", or "label:KEY". Empty: all runs share it.
+   *
+   * @generated from field: string field = 2;
+   */
+  field: string;
+
+  /**
+   * The value that the runs have there. Empty: they have none.
+   *
+   * @generated from field: string value = 3;
+   */
+  value: string;
+
+  /**
+   * The period.
+   *
+   * @generated from field: dragoman.v1.BudgetPeriod period = 4;
+   */
+  period: BudgetPeriod;
+
+  /**
+   * When the present one began. Absent for TOTAL.
+   *
+   * @generated from field: google.protobuf.Timestamp starts_at = 5;
+   */
+  startsAt?: Timestamp | undefined;
+
+  /**
+   * When the next one begins, with nothing spent. Absent for TOTAL.
+   *
+   * @generated from field: google.protobuf.Timestamp resets_at = 6;
+   */
+  resetsAt?: Timestamp | undefined;
+
+  /**
+   * What runs may use together.
+   *
+   * @generated from field: dragoman.v1.BudgetAmounts limit = 7;
+   */
+  limit?: BudgetAmounts | undefined;
+
+  /**
+   * What they have used, of what `limit` has.
+   *
+   * @generated from field: dragoman.v1.BudgetAmounts spent = 8;
+   */
+  spent?: BudgetAmounts | undefined;
+
+  /**
+   * What is left of that; zero if more was used.
+   *
+   * @generated from field: dragoman.v1.BudgetAmounts left = 9;
+   */
+  left?: BudgetAmounts | undefined;
+
+  /**
+   * The share of a cap, in percent, at which runs get the notice `budget_warning`.
+   *
+   * @generated from field: uint32 warn_percent = 10;
+   */
+  warnPercent: number;
+};
+
+/**
+ * Describes the message dragoman.v1.BudgetStatus.
+ * Use `create(BudgetStatusSchema)` to create a new message.
+ */
+export const BudgetStatusSchema: GenMessage<BudgetStatus> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 35);
+
+/**
+ * ListBudgetsRequest asks for the budgets of a router's operator.
+ *
+ * @generated from message dragoman.v1.ListBudgetsRequest
+ */
+export type ListBudgetsRequest = Message<"dragoman.v1.ListBudgetsRequest"> & {
+  /**
+   * Maximum number of entries. 0 means 100.
+   *
+   * @generated from field: uint32 page_size = 1;
+   */
+  pageSize: number;
+
+  /**
+   * The `next_page_token` of the previous page. Empty: the first page.
+   *
+   * @generated from field: string page_token = 2;
+   */
+  pageToken: string;
+
+  /**
+   * Only the budget with this name. Empty: all.
+   *
+   * @generated from field: string name = 3;
+   */
+  name: string;
+};
+
+/**
+ * Describes the message dragoman.v1.ListBudgetsRequest.
+ * Use `create(ListBudgetsRequestSchema)` to create a new message.
+ */
+export const ListBudgetsRequestSchema: GenMessage<ListBudgetsRequest> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 36);
+
+/**
+ * ListBudgetsResponse lists budgets.
+ *
+ * @generated from message dragoman.v1.ListBudgetsResponse
+ */
+export type ListBudgetsResponse = Message<"dragoman.v1.ListBudgetsResponse"> & {
+  /**
+   * The budgets. One that counts each value apart has an entry for each that a run of the present period has.
+   *
+   * @generated from field: repeated dragoman.v1.BudgetStatus budgets = 1;
+   */
+  budgets: BudgetStatus[];
+
+  /**
+   * The token of the next page. Empty on the last page.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message dragoman.v1.ListBudgetsResponse.
+ * Use `create(ListBudgetsResponseSchema)` to create a new message.
+ */
+export const ListBudgetsResponseSchema: GenMessage<ListBudgetsResponse> = /*@__PURE__*/
+  messageDesc(file_dragoman_v1_router, 37);
+
+/**
  * AdapterState is the state of an adapter at the router.
  *
  * @generated from enum dragoman.v1.AdapterState
@@ -1484,6 +1695,54 @@ export enum AdapterSource {
  */
 export const AdapterSourceSchema: GenEnum<AdapterSource> = /*@__PURE__*/
   enumDesc(file_dragoman_v1_router, 1);
+
+/**
+ * BudgetPeriod is how long what is spent counts. Periods begin and end in UTC.
+ *
+ * @generated from enum dragoman.v1.BudgetPeriod
+ */
+export enum BudgetPeriod {
+  /**
+   * Not set.
+   *
+   * @generated from enum value: BUDGET_PERIOD_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * From each full hour.
+   *
+   * @generated from enum value: BUDGET_PERIOD_HOUR = 1;
+   */
+  HOUR = 1,
+
+  /**
+   * From each midnight.
+   *
+   * @generated from enum value: BUDGET_PERIOD_DAY = 2;
+   */
+  DAY = 2,
+
+  /**
+   * From the first day of each month.
+   *
+   * @generated from enum value: BUDGET_PERIOD_MONTH = 3;
+   */
+  MONTH = 3,
+
+  /**
+   * For ever.
+   *
+   * @generated from enum value: BUDGET_PERIOD_TOTAL = 4;
+   */
+  TOTAL = 4,
+}
+
+/**
+ * Describes the enum dragoman.v1.BudgetPeriod.
+ */
+export const BudgetPeriodSchema: GenEnum<BudgetPeriod> = /*@__PURE__*/
+  enumDesc(file_dragoman_v1_router, 2);
 
 /**
  * RouterService lists adapters, runs and stored sessions. Lists are paginated: a page has at most `page_size` entries
@@ -1724,6 +1983,19 @@ export const RouterService: GenService<{
     methodKind: "unary";
     input: typeof DeleteAgentRequestSchema;
     output: typeof DeleteAgentResponseSchema;
+  },
+  /**
+   * ListBudgets lists what the budgets that this router's operator has set have left in the present period: by budget
+   * in the order of the policy, then by value. Routers of one run log add up to the same amounts.
+   *
+   * No conditions beyond the common ones.
+   *
+   * @generated from rpc dragoman.v1.RouterService.ListBudgets
+   */
+  listBudgets: {
+    methodKind: "unary";
+    input: typeof ListBudgetsRequestSchema;
+    output: typeof ListBudgetsResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_dragoman_v1_router, 0);
