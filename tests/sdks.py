@@ -1,6 +1,7 @@
 """What the documentation says that each SDK does, to be compared with what its adapters declare."""
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -10,13 +11,19 @@ from typing import Any
 
 import grpc
 import pytest
-from dragoman.client import Client
+from dragoman.client import Client, execute_request
 from dragoman.protocol.dialing import open_channel
-from dragoman.protocol.errors import DragomanError, from_rpc_error
+from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.protocol.health_port import LIVENESS
 from dragoman.protocol.limits import channel_options
 from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2
 
-__all__ = ["SDKS", "UNSERVED", "declared_by_adapter", "refused_rpc", "started"]
+from tests.router.harness import Caller, Stream
+from tests.router.test_health_port import SERVING, kubelet, other_methods
+from tests.router.test_metrics import free_port
+
+__all__ = ["SDKS", "UNSERVED", "assert_drains_and_shows_health", "declared_by_adapter", "refused_rpc", "started"]
 
 UNSERVED = ("Send", "GetChanges", "ReadArtifact", "SyncSkills", "OfALaterRevision")
 """RPCs that the SDKs of Go, TypeScript and Rust do not serve."""
@@ -38,17 +45,61 @@ async def refused_rpc(address: str, rpc: str) -> DragomanError:
 @asynccontextmanager
 async def started(command: Sequence[str | Path], folder: Path) -> AsyncIterator[str]:
     """Start an adapter; yield its address."""
+    async with _running(command, folder) as (process, address):
+        yield address
+        process.terminate()
+
+
+@asynccontextmanager
+async def _running(
+    command: Sequence[str | Path], folder: Path, **variables: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     address = f"unix:{folder}/a.sock"
-    environment = {**os.environ, "DRAGOMAN_LISTEN": address}
+    environment = {**os.environ, "DRAGOMAN_LISTEN": address, **variables}
     process = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.PIPE)
     try:
         assert process.stderr is not None
         while b"adapter ready" not in (line := await process.stderr.readline()):
             assert line, "the adapter ended before it was ready"
-        yield address
+        yield process, address
     finally:
-        process.terminate()
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
         await process.wait()
+
+
+async def assert_drains_and_shows_health(command: Sequence[str | Path], folder: Path, config: dict[str, Any]) -> None:
+    """Check the port of health of an adapter, and that its live runs continue after SIGTERM, and no new ones begin.
+
+    Args:
+        command: how to start the adapter.
+        folder: an empty one.
+        config: settings of a run that ends once there is a file ``gate`` in the folder.
+    """
+    port = free_port()
+    request, another = [execute_request("", "", cwd=str(folder), config=config) for _ in range(2)]
+    request.orphan_after.FromSeconds(60)
+    another.run_id = "another"
+    variables = {"DRAGOMAN_HEALTH": str(port), "DRAGOMAN_DRAIN_GRACE": "120"}
+    async with _running(command, folder, **variables) as (process, address), Client(address) as client:
+        caller = Caller(address)
+        async with kubelet(port) as probe, caller.channel:
+            assert await probe.ask() == SERVING
+            for method in other_methods():
+                assert await probe.refusal(method) is grpc.StatusCode.UNIMPLEMENTED, method
+            async with client.execute(request) as run:
+                await anext(aiter(run))
+                process.terminate()
+                while await probe.ask() == SERVING:
+                    pass
+                assert await probe.ask(LIVENESS) == SERVING, "what drains must not be killed"
+                assert (await Stream(caller.adapter.Execute(another)).error()).reason is Reason.DRAINING
+                (folder / "gate").touch()
+                async for _event in run:
+                    pass
+        assert run.result is not None
+        assert run.result.outcome == event_pb2.OUTCOME_SUCCEEDED, run.result
+        assert await process.wait() == 0
 
 
 async def declared_by_adapter(command: Sequence[str | Path], folder: Path) -> list[str]:

@@ -135,7 +135,8 @@ func Init() {
 }
 
 // Main serves an adapter where the variable DRAGOMAN_LISTEN says, and does not return. It ends on SIGTERM or SIGINT,
-// once its runs have; a second signal ends these at once.
+// once its runs have; a second signal ends these at once. They may continue for the seconds in DRAGOMAN_DRAIN_GRACE before
+// they are cancelled. DRAGOMAN_HEALTH is the address of a port in the clear that serves health alone, for probes.
 func Main(a *Adapter) {
 	Init()
 	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
@@ -151,9 +152,20 @@ func serve(a *Adapter, logger *slog.Logger) error {
 	if address == "" {
 		return errors.New("nowhere to listen: set DRAGOMAN_LISTEN, e.g. to unix:$HOME/agent.sock")
 	}
+	allowed, err := drainGrace()
+	if err != nil {
+		return err
+	}
 	server, err := NewServer(a, logger)
 	if err != nil {
 		return err
+	}
+	if probed := os.Getenv(healthVariable); probed != "" {
+		stop, err := server.ServeHealth(probed)
+		if err != nil {
+			return err
+		}
+		defer stop()
 	}
 	listener, err := Listen(address)
 	if err != nil {
@@ -172,6 +184,7 @@ func serve(a *Adapter, logger *slog.Logger) error {
 	logger.Info("adapter draining")
 	stopped := make(chan struct{})
 	go func() {
+		server.Drain(allowed)
 		server.Stop(defaultGrace)
 		close(stopped)
 	}()

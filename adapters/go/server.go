@@ -121,11 +121,21 @@ func (s *Server) Stop(grace time.Duration) {
 	s.stop.Do(func() { s.drain(grace) })
 }
 
-func (s *Server) drain(grace time.Duration) {
-	s.health.Shutdown()
+// Drain refuses new runs, and returns once none lives any more, or when this time is over. Stop comes after it.
+func (s *Server) Drain(limit time.Duration) {
+	s.refuse()
+	waitFor(&s.driving, limit)
+}
+
+func (s *Server) refuse() {
 	s.mu.Lock()
 	s.isDraining = true
 	s.mu.Unlock()
+	s.health.Shutdown()
+}
+
+func (s *Server) drain(grace time.Duration) {
+	s.refuse()
 	for _, run := range s.store.live() {
 		run.cancel(grace, "the adapter is shutting down")
 	}

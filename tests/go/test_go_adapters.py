@@ -25,7 +25,14 @@ from google.protobuf import duration_pb2
 from tests.certificates import VARIABLES, Authority, Files
 from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
-from tests.sdks import SDKS, UNSERVED, declared_by_adapter, refused_rpc, started
+from tests.sdks import (
+    SDKS,
+    UNSERVED,
+    assert_drains_and_shows_health,
+    declared_by_adapter,
+    refused_rpc,
+    started,
+)
 
 pytestmark = [pytest.mark.go, pytest.mark.timeout(180)]
 
@@ -383,3 +390,8 @@ async def test_an_rpc_that_is_not_served_is_refused_with_a_reason(rpc: str, tmp_
     async with started([EXEC], tmp_path) as address:
         error = await refused_rpc(address, rpc)
     assert (error.reason, error.code.name) == (Reason.NOT_IMPLEMENTED, "UNIMPLEMENTED")
+
+
+async def test_live_runs_continue_after_sigterm_and_health_has_a_port(tmp_path: Path) -> None:
+    script = "until [ -e gate ]; do sleep 0.05; done"
+    await assert_drains_and_shows_health([EXEC], tmp_path, {"command": "/bin/sh", "args": ["-c", script]})
