@@ -25,7 +25,7 @@ from tests.router.test_metrics import free_port
 
 __all__ = ["SDKS", "UNSERVED", "assert_drains_and_shows_health", "declared_by_adapter", "refused_rpc", "started"]
 
-UNSERVED = ("Send", "GetChanges", "ReadArtifact", "SyncSkills", "OfALaterRevision")
+UNSERVED = ("Send", "UpdateRun", "GetChanges", "ReadArtifact", "SyncSkills", "OfALaterRevision")
 """RPCs that the SDKs of Go, TypeScript and Rust do not serve."""
 
 SDKS: dict[str, dict[str, list[str]]] = json.loads(

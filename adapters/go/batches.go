@@ -51,7 +51,7 @@ func mayJoin(event *pb.AgentEvent) bool {
 	}
 	switch event.GetBody().(type) {
 	case *pb.AgentEvent_Started, *pb.AgentEvent_Session, *pb.AgentEvent_State, *pb.AgentEvent_InputRequest,
-		*pb.AgentEvent_InputResolved, *pb.AgentEvent_InputAccepted, *pb.AgentEvent_InputDropped, *pb.AgentEvent_AttemptEnded, *pb.AgentEvent_Gap, *pb.AgentEvent_Result,
+		*pb.AgentEvent_InputResolved, *pb.AgentEvent_InputAccepted, *pb.AgentEvent_InputDropped, *pb.AgentEvent_RunUpdated, *pb.AgentEvent_AttemptEnded, *pb.AgentEvent_Gap, *pb.AgentEvent_Result,
 		*pb.AgentEvent_Batch, nil:
 		return false
 	}

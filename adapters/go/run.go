@@ -218,7 +218,7 @@ func (r *Run) emit(event *pb.AgentEvent) error {
 	switch event.GetBody().(type) {
 	case nil, *pb.AgentEvent_Started, *pb.AgentEvent_AttemptEnded, *pb.AgentEvent_Result, *pb.AgentEvent_Gap,
 		*pb.AgentEvent_ReplayDone, *pb.AgentEvent_Heartbeat, *pb.AgentEvent_Batch, *pb.AgentEvent_InputRequest,
-		*pb.AgentEvent_InputResolved, *pb.AgentEvent_InputAccepted, *pb.AgentEvent_InputDropped:
+		*pb.AgentEvent_InputResolved, *pb.AgentEvent_InputAccepted, *pb.AgentEvent_InputDropped, *pb.AgentEvent_RunUpdated:
 		return fmt.Errorf("emit an event of kind %T: only the server writes it", event.GetBody())
 	}
 	if r.phase == ended {

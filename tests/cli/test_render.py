@@ -214,6 +214,18 @@ TABLE: list[tuple[str, pb.AgentEvent, str, Style]] = [
         Style.STRONG,
     ),
     (
+        "changed model",
+        body(run_updated=pb.RunUpdated(model="m\n1", sender="me")),
+        "+ changed by me: model: m 1\n",
+        Style.SYSTEM,
+    ),
+    (
+        "changed mode",
+        body(run_updated=pb.RunUpdated(permission_mode="plan")),
+        "+ changed: permission mode: plan\n",
+        Style.SYSTEM,
+    ),
+    (
         "warning",
         body(notice=pb.Notice(severity=pb.SEVERITY_WARNING, code="c", message="odd", hint="update it")),
         "! warning: odd\n  update it\n",

@@ -1,9 +1,10 @@
 """One broken adapter per rule of what an adapter may declare, as ``breaks`` has the others."""
 
+from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.conformance.breaks import event, request
+from tests.conformance.breaks import answer, event, reason, request
 from tests.conformance.proxy import Break, Call, Events
 
 
@@ -42,6 +43,11 @@ async def _after_its_end(call: Call, events: Events) -> Events:
 
 
 FEATURE_BREAKS: dict[str, Break] = {
+    "update.refused": reason(Reason.NOT_SUPPORTED, Reason.RUN_FINISHED, method="UpdateRun"),
+    "update.invalid": reason(Reason.INVALID_REQUEST, Reason.NOT_SUPPORTED, method="UpdateRun"),
+    "update.taken": answer("UpdateRun", lambda _, came: setattr(came, "sequence", came.sequence + 1)),
+    "update.finished": reason(Reason.RUN_FINISHED, Reason.RUN_NOT_FOUND, method="UpdateRun"),
+    "update.unknown-run": reason(Reason.RUN_NOT_FOUND, Reason.RUN_FINISHED, method="UpdateRun"),
     "run.orphan-after": request(_at_once),
     "tools.start": Break(events=_after_its_end),
     "tools.output": event("output=", "tool_output", lambda came: setattr(came.tool_output, "text", "another")),

@@ -27,6 +27,7 @@ from dragoman.sdk import (
 )
 from dragoman.sdk._run.attempt import AttemptEnd
 from dragoman.sdk.fields import JsonValue
+from dragoman.sdk.parsing import Update
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -77,6 +78,7 @@ class ScriptedAdapter(InProcessAdapter):
             pb.FEATURE_PLAN,
             pb.FEATURE_SUBAGENTS,
             pb.FEATURE_INPUT_REQUESTS,
+            pb.FEATURE_UPDATE_MODEL,
             permission_mode=pb.PERMISSION_MODE_STRICT,
         ),
     )
@@ -97,6 +99,7 @@ class ScriptedAdapter(InProcessAdapter):
     async def work(self, turn: Turn) -> None:
         if _is_missing(turn.job.config):
             raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, "There is no such program."))
+        turn.run.updates.on_update = lambda update: _take(turn.run, update)
         with ExitStack() as stack:
             performer = Performer(turn, stack)
             script = turn.env.get(VARIABLE, "")
@@ -104,6 +107,11 @@ class ScriptedAdapter(InProcessAdapter):
                 name, _, value = line.partition("=")
                 await performer.perform(name, value)
         turn.report.terminal = Terminal(succeeded=True)
+
+
+def _take(run: Run, update: Update) -> bool:
+    run.updates.take(update.update_id)
+    return True
 
 
 def _is_missing(config: Mapping[str, JsonValue]) -> bool:

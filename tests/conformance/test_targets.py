@@ -64,6 +64,7 @@ async def test_a_router_in_front_of_process() -> None:
     }
     assert reasons == {
         *(f"{name} is not declared" for name in declared),
+        "FEATURE_UPDATE_MODEL or FEATURE_UPDATE_PERMISSION_MODE is not declared",
         "FEATURE_TOOL_START is not declared, and no tool call is reported",
         "the adapter reports no tokens, and declares no feature that needs them",
         "no tool_call was seen",

@@ -264,6 +264,7 @@ LARGE: dict[str, Callable[[str], pb.AgentEvent]] = {
         input_resolved=pb.InputResolved(id="r", answer=pb.InputAnswer(updated_input_json=t))
     ),
     "input_accepted": lambda t: pb.AgentEvent(input_accepted=pb.InputAccepted(input_id="i", text=t)),
+    "run_updated": lambda t: pb.AgentEvent(run_updated=pb.RunUpdated(model=t)),
     "input_dropped": lambda t: pb.AgentEvent(input_dropped=pb.InputDropped(input_id="i", message=t)),
     "result": lambda t: pb.AgentEvent(result=pb.Result(raw_json=t, summary=t, failure=pb.Failure(message=t))),
     "lineage": lambda t: pb.AgentEvent(notice=pb.Notice(code="c"), lineage=pb.Lineage(subagent_id=t)),

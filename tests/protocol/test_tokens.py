@@ -141,6 +141,7 @@ ALLOWED = {
             "Cancel",
             "Respond",
             "Send",
+            "UpdateRun",
         ),
         *("Detect", "TestEnvironment", "ListModels", "ListSkills"),
     },

@@ -53,7 +53,7 @@ def parsed(data: bytes) -> Peek:
 
 
 def test_the_kinds_are_those_of_the_contract() -> None:
-    assert len(KIND_BY_FIELD) == len(FIELD_BY_KIND) == 27
+    assert len(KIND_BY_FIELD) == len(FIELD_BY_KIND) == 28
     hot = {"text", "thinking", "tool_output", "log", "tool_call", "tool_result", "usage"}
     assert {kind for number, kind in KIND_BY_FIELD.items() if number <= 15} == hot
     assert max(KIND_BY_FIELD) < 100

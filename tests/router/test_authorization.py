@@ -50,6 +50,7 @@ OPENED = {
     "GetRun": {"read", "run", "respond"},
     "Cancel": {"run"},
     "Send": {"run"},
+    "UpdateRun": {"run"},
 }
 """Scopes that a call for a run needs one of."""
 OF_OTHERS = {"Attach": "read", "GetChanges": "read", "ReadArtifact": "read", "GetRun": "read", "Respond": "respond"}
@@ -176,10 +177,13 @@ class World:
             *OF_OTHERS.keys() - {"GetRun"},
             "Cancel",
             "Send",
+            "UpdateRun",
             "ListRuns",
             "RegisterAdapter",
         }:
             request.adapter = adapter
+        if rpc == "UpdateRun":
+            request.model = "x"
         if rpc == "Respond":
             request.request_id, request.answer.text = "never-asked", "x"
         if "address" in fields:

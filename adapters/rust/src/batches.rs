@@ -57,6 +57,7 @@ fn may_join(event: &AgentEvent) -> bool {
                 | Body::InputResolved(_)
                 | Body::InputAccepted(_)
                 | Body::InputDropped(_)
+                | Body::RunUpdated(_)
                 | Body::AttemptEnded(_)
                 | Body::Gap(_)
                 | Body::Result(_)

@@ -270,6 +270,7 @@ impl Core {
                 | Body::InputResolved(_)
                 | Body::InputAccepted(_)
                 | Body::InputDropped(_)
+                | Body::RunUpdated(_)
         ) {
             json_log::error(
                 "an event that only the server writes was emitted; it is left out",

@@ -15,6 +15,7 @@ const ALONE = new Set<Entry["kind"]>([
   "inputResolved",
   "inputAccepted",
   "inputDropped",
+  "runUpdated",
   "attemptEnded",
   "gap",
   "result",

@@ -41,6 +41,7 @@ const OWN = new Set([
   "inputResolved",
   "inputAccepted",
   "inputDropped",
+  "runUpdated",
 ]);
 
 /** What an agent may do with an action. */

@@ -3677,6 +3677,166 @@ func (x *SendResponse) GetSequence() uint64 {
 	return 0
 }
 
+// UpdateRunRequest changes a run while its agent works.
+type UpdateRunRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The run's ID.
+	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// The adapter's type or an alias. May be empty.
+	Adapter string `protobuf:"bytes,2,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	// What changes: one thing at a time, so that the agent takes all of it or nothing.
+	//
+	// Types that are valid to be assigned to Change:
+	//
+	//	*UpdateRunRequest_Model
+	//	*UpdateRunRequest_PermissionMode
+	Change isUpdateRunRequest_Change `protobuf_oneof:"change"`
+	// Who changes it, for the record. Empty: as RespondRequest.responder.
+	Sender        string `protobuf:"bytes,5,opt,name=sender,proto3" json:"sender,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateRunRequest) Reset() {
+	*x = UpdateRunRequest{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateRunRequest) ProtoMessage() {}
+
+func (x *UpdateRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateRunRequest.ProtoReflect.Descriptor instead.
+func (*UpdateRunRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *UpdateRunRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *UpdateRunRequest) GetAdapter() string {
+	if x != nil {
+		return x.Adapter
+	}
+	return ""
+}
+
+func (x *UpdateRunRequest) GetChange() isUpdateRunRequest_Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *UpdateRunRequest) GetModel() string {
+	if x != nil {
+		if x, ok := x.Change.(*UpdateRunRequest_Model); ok {
+			return x.Model
+		}
+	}
+	return ""
+}
+
+func (x *UpdateRunRequest) GetPermissionMode() string {
+	if x != nil {
+		if x, ok := x.Change.(*UpdateRunRequest_PermissionMode); ok {
+			return x.PermissionMode
+		}
+	}
+	return ""
+}
+
+func (x *UpdateRunRequest) GetSender() string {
+	if x != nil {
+		return x.Sender
+	}
+	return ""
+}
+
+type isUpdateRunRequest_Change interface {
+	isUpdateRunRequest_Change()
+}
+
+type UpdateRunRequest_Model struct {
+	// The model, as ExecuteRequest.model. Not empty.
+	Model string `protobuf:"bytes,3,opt,name=model,proto3,oneof"`
+}
+
+type UpdateRunRequest_PermissionMode struct {
+	// The agent's own permission mode, as Permissions.native_mode. Not empty.
+	PermissionMode string `protobuf:"bytes,4,opt,name=permission_mode,json=permissionMode,proto3,oneof"`
+}
+
+func (*UpdateRunRequest_Model) isUpdateRunRequest_Change() {}
+
+func (*UpdateRunRequest_PermissionMode) isUpdateRunRequest_Change() {}
+
+// UpdateRunResponse says where the change is recorded.
+type UpdateRunResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The sequence of run_updated.
+	Sequence      uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateRunResponse) Reset() {
+	*x = UpdateRunResponse{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateRunResponse) ProtoMessage() {}
+
+func (x *UpdateRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateRunResponse.ProtoReflect.Descriptor instead.
+func (*UpdateRunResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *UpdateRunResponse) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
 // ListModelsRequest asks for models.
 type ListModelsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3694,7 +3854,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3706,7 +3866,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[36]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3719,7 +3879,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{36}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListModelsRequest) GetAdapter() string {
@@ -3765,7 +3925,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3777,7 +3937,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[37]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3790,7 +3950,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{37}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListModelsResponse) GetModels() []*Model {
@@ -3830,7 +3990,7 @@ type ListSkillsRequest struct {
 
 func (x *ListSkillsRequest) Reset() {
 	*x = ListSkillsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +4002,7 @@ func (x *ListSkillsRequest) String() string {
 func (*ListSkillsRequest) ProtoMessage() {}
 
 func (x *ListSkillsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[38]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +4015,7 @@ func (x *ListSkillsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSkillsRequest.ProtoReflect.Descriptor instead.
 func (*ListSkillsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{38}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListSkillsRequest) GetAdapter() string {
@@ -3896,7 +4056,7 @@ type SkillEntry struct {
 
 func (x *SkillEntry) Reset() {
 	*x = SkillEntry{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[39]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3908,7 +4068,7 @@ func (x *SkillEntry) String() string {
 func (*SkillEntry) ProtoMessage() {}
 
 func (x *SkillEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[39]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3921,7 +4081,7 @@ func (x *SkillEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkillEntry.ProtoReflect.Descriptor instead.
 func (*SkillEntry) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{39}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SkillEntry) GetName() string {
@@ -3965,7 +4125,7 @@ type ListSkillsResponse struct {
 
 func (x *ListSkillsResponse) Reset() {
 	*x = ListSkillsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3977,7 +4137,7 @@ func (x *ListSkillsResponse) String() string {
 func (*ListSkillsResponse) ProtoMessage() {}
 
 func (x *ListSkillsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3990,7 +4150,7 @@ func (x *ListSkillsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSkillsResponse.ProtoReflect.Descriptor instead.
 func (*ListSkillsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{40}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListSkillsResponse) GetNative() bool {
@@ -4024,7 +4184,7 @@ type SyncSkillsRequest struct {
 
 func (x *SyncSkillsRequest) Reset() {
 	*x = SyncSkillsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4036,7 +4196,7 @@ func (x *SyncSkillsRequest) String() string {
 func (*SyncSkillsRequest) ProtoMessage() {}
 
 func (x *SyncSkillsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4049,7 +4209,7 @@ func (x *SyncSkillsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncSkillsRequest.ProtoReflect.Descriptor instead.
 func (*SyncSkillsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{41}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SyncSkillsRequest) GetAdapter() string {
@@ -4086,7 +4246,7 @@ type SyncSkillsResponse struct {
 
 func (x *SyncSkillsResponse) Reset() {
 	*x = SyncSkillsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4098,7 +4258,7 @@ func (x *SyncSkillsResponse) String() string {
 func (*SyncSkillsResponse) ProtoMessage() {}
 
 func (x *SyncSkillsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4111,7 +4271,7 @@ func (x *SyncSkillsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncSkillsResponse.ProtoReflect.Descriptor instead.
 func (*SyncSkillsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{42}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SyncSkillsResponse) GetSkills() []*SkillEntry {
@@ -4143,7 +4303,7 @@ type GetChangesRequest struct {
 
 func (x *GetChangesRequest) Reset() {
 	*x = GetChangesRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4155,7 +4315,7 @@ func (x *GetChangesRequest) String() string {
 func (*GetChangesRequest) ProtoMessage() {}
 
 func (x *GetChangesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4168,7 +4328,7 @@ func (x *GetChangesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChangesRequest.ProtoReflect.Descriptor instead.
 func (*GetChangesRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{43}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetChangesRequest) GetRunId() string {
@@ -4213,7 +4373,7 @@ type GetChangesResponse struct {
 
 func (x *GetChangesResponse) Reset() {
 	*x = GetChangesResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4225,7 +4385,7 @@ func (x *GetChangesResponse) String() string {
 func (*GetChangesResponse) ProtoMessage() {}
 
 func (x *GetChangesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4238,7 +4398,7 @@ func (x *GetChangesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChangesResponse.ProtoReflect.Descriptor instead.
 func (*GetChangesResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{44}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GetChangesResponse) GetRoot() string {
@@ -4308,7 +4468,7 @@ type ChangedFile struct {
 
 func (x *ChangedFile) Reset() {
 	*x = ChangedFile{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4320,7 +4480,7 @@ func (x *ChangedFile) String() string {
 func (*ChangedFile) ProtoMessage() {}
 
 func (x *ChangedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4333,7 +4493,7 @@ func (x *ChangedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangedFile.ProtoReflect.Descriptor instead.
 func (*ChangedFile) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{45}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ChangedFile) GetPath() string {
@@ -4432,7 +4592,7 @@ type ReadArtifactRequest struct {
 
 func (x *ReadArtifactRequest) Reset() {
 	*x = ReadArtifactRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4444,7 +4604,7 @@ func (x *ReadArtifactRequest) String() string {
 func (*ReadArtifactRequest) ProtoMessage() {}
 
 func (x *ReadArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4457,7 +4617,7 @@ func (x *ReadArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArtifactRequest.ProtoReflect.Descriptor instead.
 func (*ReadArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{46}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ReadArtifactRequest) GetRunId() string {
@@ -4510,7 +4670,7 @@ type ReadArtifactResponse struct {
 
 func (x *ReadArtifactResponse) Reset() {
 	*x = ReadArtifactResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4522,7 +4682,7 @@ func (x *ReadArtifactResponse) String() string {
 func (*ReadArtifactResponse) ProtoMessage() {}
 
 func (x *ReadArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4535,7 +4695,7 @@ func (x *ReadArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArtifactResponse.ProtoReflect.Descriptor instead.
 func (*ReadArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{47}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ReadArtifactResponse) GetData() []byte {
@@ -4839,6 +4999,15 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\aadapter\x18\x05 \x01(\tR\aadapter\x12\x16\n" +
 	"\x06sender\x18\x06 \x01(\tR\x06sender\"*\n" +
 	"\fSendResponse\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xa8\x01\n" +
+	"\x10UpdateRunRequest\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
+	"\aadapter\x18\x02 \x01(\tR\aadapter\x12\x16\n" +
+	"\x05model\x18\x03 \x01(\tH\x00R\x05model\x12)\n" +
+	"\x0fpermission_mode\x18\x04 \x01(\tH\x00R\x0epermissionMode\x12\x16\n" +
+	"\x06sender\x18\x05 \x01(\tR\x06senderB\b\n" +
+	"\x06change\"/\n" +
+	"\x11UpdateRunResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xeb\x01\n" +
 	"\x11ListModelsRequest\x12\x18\n" +
 	"\aadapter\x18\x01 \x01(\tR\aadapter\x12\x18\n" +
@@ -4958,7 +5127,7 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x15SKILL_STATE_INSTALLED\x10\x01\x12\x15\n" +
 	"\x11SKILL_STATE_STALE\x10\x02\x12\x18\n" +
 	"\x14SKILL_STATE_EXTERNAL\x10\x03\x12\x17\n" +
-	"\x13SKILL_STATE_MISSING\x10\x042\xd7\a\n" +
+	"\x13SKILL_STATE_MISSING\x10\x042\xa3\b\n" +
 	"\x0eAdapterService\x12G\n" +
 	"\bDescribe\x12\x1c.dragoman.v1.DescribeRequest\x1a\x1d.dragoman.v1.DescribeResponse\x12A\n" +
 	"\x06Detect\x12\x1a.dragoman.v1.DetectRequest\x1a\x1b.dragoman.v1.DetectResponse\x12\\\n" +
@@ -4976,7 +5145,8 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\n" +
 	"GetChanges\x12\x1e.dragoman.v1.GetChangesRequest\x1a\x1f.dragoman.v1.GetChangesResponse\x12U\n" +
 	"\fReadArtifact\x12 .dragoman.v1.ReadArtifactRequest\x1a!.dragoman.v1.ReadArtifactResponse0\x01\x12;\n" +
-	"\x04Send\x12\x18.dragoman.v1.SendRequest\x1a\x19.dragoman.v1.SendResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
+	"\x04Send\x12\x18.dragoman.v1.SendRequest\x1a\x19.dragoman.v1.SendResponse\x12J\n" +
+	"\tUpdateRun\x12\x1d.dragoman.v1.UpdateRunRequest\x1a\x1e.dragoman.v1.UpdateRunResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
 
 var (
 	file_dragoman_v1_adapter_proto_rawDescOnce sync.Once
@@ -4991,7 +5161,7 @@ func file_dragoman_v1_adapter_proto_rawDescGZIP() []byte {
 }
 
 var file_dragoman_v1_adapter_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
+var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(Duty)(0),                       // 0: dragoman.v1.Duty
 	(AuthState)(0),                  // 1: dragoman.v1.AuthState
@@ -5036,126 +5206,128 @@ var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(*RespondResponse)(nil),         // 40: dragoman.v1.RespondResponse
 	(*SendRequest)(nil),             // 41: dragoman.v1.SendRequest
 	(*SendResponse)(nil),            // 42: dragoman.v1.SendResponse
-	(*ListModelsRequest)(nil),       // 43: dragoman.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),      // 44: dragoman.v1.ListModelsResponse
-	(*ListSkillsRequest)(nil),       // 45: dragoman.v1.ListSkillsRequest
-	(*SkillEntry)(nil),              // 46: dragoman.v1.SkillEntry
-	(*ListSkillsResponse)(nil),      // 47: dragoman.v1.ListSkillsResponse
-	(*SyncSkillsRequest)(nil),       // 48: dragoman.v1.SyncSkillsRequest
-	(*SyncSkillsResponse)(nil),      // 49: dragoman.v1.SyncSkillsResponse
-	(*GetChangesRequest)(nil),       // 50: dragoman.v1.GetChangesRequest
-	(*GetChangesResponse)(nil),      // 51: dragoman.v1.GetChangesResponse
-	(*ChangedFile)(nil),             // 52: dragoman.v1.ChangedFile
-	(*ReadArtifactRequest)(nil),     // 53: dragoman.v1.ReadArtifactRequest
-	(*ReadArtifactResponse)(nil),    // 54: dragoman.v1.ReadArtifactResponse
-	nil,                             // 55: dragoman.v1.DetectRequest.EnvEntry
-	nil,                             // 56: dragoman.v1.TestEnvironmentRequest.EnvEntry
-	nil,                             // 57: dragoman.v1.ExecuteRequest.EnvEntry
-	nil,                             // 58: dragoman.v1.ExecuteRequest.LabelsEntry
-	nil,                             // 59: dragoman.v1.SkillFiles.ContentEntry
-	nil,                             // 60: dragoman.v1.McpStdio.EnvEntry
-	nil,                             // 61: dragoman.v1.McpHttp.HeadersEntry
-	nil,                             // 62: dragoman.v1.Fallback.ConfigsEntry
-	nil,                             // 63: dragoman.v1.ListModelsRequest.EnvEntry
-	nil,                             // 64: dragoman.v1.ListSkillsRequest.EnvEntry
-	nil,                             // 65: dragoman.v1.SyncSkillsRequest.EnvEntry
-	(*Capabilities)(nil),            // 66: dragoman.v1.Capabilities
-	(*structpb.Struct)(nil),         // 67: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),   // 68: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 69: google.protobuf.Duration
-	(Severity)(0),                   // 70: dragoman.v1.Severity
-	(*Limits)(nil),                  // 71: dragoman.v1.Limits
-	(*Permissions)(nil),             // 72: dragoman.v1.Permissions
-	(Feature)(0),                    // 73: dragoman.v1.Feature
-	(*SessionHandle)(nil),           // 74: dragoman.v1.SessionHandle
-	(FailureKind)(0),                // 75: dragoman.v1.FailureKind
-	(Outcome)(0),                    // 76: dragoman.v1.Outcome
-	(*InputAnswer)(nil),             // 77: dragoman.v1.InputAnswer
-	(InputMode)(0),                  // 78: dragoman.v1.InputMode
-	(FileOperation)(0),              // 79: dragoman.v1.FileOperation
-	(*AgentEvent)(nil),              // 80: dragoman.v1.AgentEvent
+	(*UpdateRunRequest)(nil),        // 43: dragoman.v1.UpdateRunRequest
+	(*UpdateRunResponse)(nil),       // 44: dragoman.v1.UpdateRunResponse
+	(*ListModelsRequest)(nil),       // 45: dragoman.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),      // 46: dragoman.v1.ListModelsResponse
+	(*ListSkillsRequest)(nil),       // 47: dragoman.v1.ListSkillsRequest
+	(*SkillEntry)(nil),              // 48: dragoman.v1.SkillEntry
+	(*ListSkillsResponse)(nil),      // 49: dragoman.v1.ListSkillsResponse
+	(*SyncSkillsRequest)(nil),       // 50: dragoman.v1.SyncSkillsRequest
+	(*SyncSkillsResponse)(nil),      // 51: dragoman.v1.SyncSkillsResponse
+	(*GetChangesRequest)(nil),       // 52: dragoman.v1.GetChangesRequest
+	(*GetChangesResponse)(nil),      // 53: dragoman.v1.GetChangesResponse
+	(*ChangedFile)(nil),             // 54: dragoman.v1.ChangedFile
+	(*ReadArtifactRequest)(nil),     // 55: dragoman.v1.ReadArtifactRequest
+	(*ReadArtifactResponse)(nil),    // 56: dragoman.v1.ReadArtifactResponse
+	nil,                             // 57: dragoman.v1.DetectRequest.EnvEntry
+	nil,                             // 58: dragoman.v1.TestEnvironmentRequest.EnvEntry
+	nil,                             // 59: dragoman.v1.ExecuteRequest.EnvEntry
+	nil,                             // 60: dragoman.v1.ExecuteRequest.LabelsEntry
+	nil,                             // 61: dragoman.v1.SkillFiles.ContentEntry
+	nil,                             // 62: dragoman.v1.McpStdio.EnvEntry
+	nil,                             // 63: dragoman.v1.McpHttp.HeadersEntry
+	nil,                             // 64: dragoman.v1.Fallback.ConfigsEntry
+	nil,                             // 65: dragoman.v1.ListModelsRequest.EnvEntry
+	nil,                             // 66: dragoman.v1.ListSkillsRequest.EnvEntry
+	nil,                             // 67: dragoman.v1.SyncSkillsRequest.EnvEntry
+	(*Capabilities)(nil),            // 68: dragoman.v1.Capabilities
+	(*structpb.Struct)(nil),         // 69: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),   // 70: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 71: google.protobuf.Duration
+	(Severity)(0),                   // 72: dragoman.v1.Severity
+	(*Limits)(nil),                  // 73: dragoman.v1.Limits
+	(*Permissions)(nil),             // 74: dragoman.v1.Permissions
+	(Feature)(0),                    // 75: dragoman.v1.Feature
+	(*SessionHandle)(nil),           // 76: dragoman.v1.SessionHandle
+	(FailureKind)(0),                // 77: dragoman.v1.FailureKind
+	(Outcome)(0),                    // 78: dragoman.v1.Outcome
+	(*InputAnswer)(nil),             // 79: dragoman.v1.InputAnswer
+	(InputMode)(0),                  // 80: dragoman.v1.InputMode
+	(FileOperation)(0),              // 81: dragoman.v1.FileOperation
+	(*AgentEvent)(nil),              // 82: dragoman.v1.AgentEvent
 }
 var file_dragoman_v1_adapter_proto_depIdxs = []int32{
-	66, // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
+	68, // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
 	9,  // 1: dragoman.v1.DescribeResponse.models:type_name -> dragoman.v1.Model
 	0,  // 2: dragoman.v1.DescribeResponse.duties:type_name -> dragoman.v1.Duty
-	55, // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
-	67, // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
+	57, // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
+	69, // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
 	12, // 5: dragoman.v1.DetectResponse.detections:type_name -> dragoman.v1.Detection
 	1,  // 6: dragoman.v1.Detection.auth:type_name -> dragoman.v1.AuthState
 	2,  // 7: dragoman.v1.Detection.confidence:type_name -> dragoman.v1.DetectionConfidence
 	13, // 8: dragoman.v1.Detection.problems:type_name -> dragoman.v1.DetectionProblem
-	66, // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
-	68, // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
+	68, // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
+	70, // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
 	3,  // 11: dragoman.v1.TestEnvironmentRequest.mode:type_name -> dragoman.v1.TestMode
-	67, // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
-	56, // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
+	69, // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
+	58, // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
 	24, // 14: dragoman.v1.TestEnvironmentRequest.workspace:type_name -> dragoman.v1.Workspace
-	69, // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
+	71, // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
 	4,  // 16: dragoman.v1.TestEnvironmentResponse.status:type_name -> dragoman.v1.TestStatus
 	16, // 17: dragoman.v1.TestEnvironmentResponse.checks:type_name -> dragoman.v1.EnvironmentCheck
-	68, // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
+	70, // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
 	3,  // 19: dragoman.v1.TestEnvironmentResponse.mode:type_name -> dragoman.v1.TestMode
-	70, // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
-	69, // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
+	72, // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
+	71, // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
 	19, // 22: dragoman.v1.ExecuteRequest.agent:type_name -> dragoman.v1.Agent
-	67, // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
-	67, // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
+	69, // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
+	69, // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
 	20, // 25: dragoman.v1.ExecuteRequest.instructions:type_name -> dragoman.v1.Instructions
-	67, // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
+	69, // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
 	21, // 27: dragoman.v1.ExecuteRequest.context:type_name -> dragoman.v1.Context
 	22, // 28: dragoman.v1.ExecuteRequest.session:type_name -> dragoman.v1.SessionSelector
 	24, // 29: dragoman.v1.ExecuteRequest.workspace:type_name -> dragoman.v1.Workspace
-	57, // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
+	59, // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
 	25, // 31: dragoman.v1.ExecuteRequest.brand:type_name -> dragoman.v1.Brand
 	26, // 32: dragoman.v1.ExecuteRequest.skills:type_name -> dragoman.v1.Skill
 	28, // 33: dragoman.v1.ExecuteRequest.mcp_servers:type_name -> dragoman.v1.McpServer
-	71, // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
-	72, // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
-	69, // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
+	73, // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
+	74, // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
+	71, // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
 	31, // 37: dragoman.v1.ExecuteRequest.fallback:type_name -> dragoman.v1.Fallback
-	73, // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
-	58, // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
+	75, // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
+	60, // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
 	34, // 40: dragoman.v1.ExecuteRequest.batching:type_name -> dragoman.v1.Batching
 	35, // 41: dragoman.v1.ExecuteRequest.relay:type_name -> dragoman.v1.Relay
 	32, // 42: dragoman.v1.ExecuteRequest.admission:type_name -> dragoman.v1.Admission
 	18, // 43: dragoman.v1.ExecuteRequest.attachments:type_name -> dragoman.v1.Attachment
-	67, // 44: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
-	67, // 45: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
-	74, // 46: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
+	69, // 44: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
+	69, // 45: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
+	76, // 46: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
 	23, // 47: dragoman.v1.SessionSelector.key:type_name -> dragoman.v1.SessionKey
 	27, // 48: dragoman.v1.Skill.files:type_name -> dragoman.v1.SkillFiles
-	59, // 49: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
+	61, // 49: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
 	29, // 50: dragoman.v1.McpServer.stdio:type_name -> dragoman.v1.McpStdio
 	30, // 51: dragoman.v1.McpServer.http:type_name -> dragoman.v1.McpHttp
-	60, // 52: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
-	61, // 53: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
-	75, // 54: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
-	62, // 55: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
-	69, // 56: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
+	62, // 52: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
+	63, // 53: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
+	77, // 54: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
+	64, // 55: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
+	71, // 56: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
 	33, // 57: dragoman.v1.Admission.run_token:type_name -> dragoman.v1.RunToken
-	69, // 58: dragoman.v1.RunToken.lifetime:type_name -> google.protobuf.Duration
-	69, // 59: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
+	71, // 58: dragoman.v1.RunToken.lifetime:type_name -> google.protobuf.Duration
+	71, // 59: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
 	34, // 60: dragoman.v1.AttachRequest.batching:type_name -> dragoman.v1.Batching
-	69, // 61: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
-	76, // 62: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
-	77, // 63: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
-	78, // 64: dragoman.v1.SendRequest.mode:type_name -> dragoman.v1.InputMode
-	67, // 65: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
-	63, // 66: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
+	71, // 61: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
+	78, // 62: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
+	79, // 63: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
+	80, // 64: dragoman.v1.SendRequest.mode:type_name -> dragoman.v1.InputMode
+	69, // 65: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
+	65, // 66: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
 	9,  // 67: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
 	5,  // 68: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
-	68, // 69: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
+	70, // 69: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
 	24, // 70: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
-	64, // 71: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
+	66, // 71: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
 	6,  // 72: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
-	46, // 73: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	48, // 73: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
 	26, // 74: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
-	65, // 75: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
-	46, // 76: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	52, // 77: dragoman.v1.GetChangesResponse.files:type_name -> dragoman.v1.ChangedFile
-	79, // 78: dragoman.v1.ChangedFile.operation:type_name -> dragoman.v1.FileOperation
-	67, // 79: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
+	67, // 75: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
+	48, // 76: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	54, // 77: dragoman.v1.GetChangesResponse.files:type_name -> dragoman.v1.ChangedFile
+	81, // 78: dragoman.v1.ChangedFile.operation:type_name -> dragoman.v1.FileOperation
+	69, // 79: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
 	7,  // 80: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
 	10, // 81: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
 	14, // 82: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
@@ -5163,27 +5335,29 @@ var file_dragoman_v1_adapter_proto_depIdxs = []int32{
 	36, // 84: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
 	37, // 85: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
 	39, // 86: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
-	43, // 87: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
-	45, // 88: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
-	48, // 89: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
-	50, // 90: dragoman.v1.AdapterService.GetChanges:input_type -> dragoman.v1.GetChangesRequest
-	53, // 91: dragoman.v1.AdapterService.ReadArtifact:input_type -> dragoman.v1.ReadArtifactRequest
+	45, // 87: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
+	47, // 88: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
+	50, // 89: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
+	52, // 90: dragoman.v1.AdapterService.GetChanges:input_type -> dragoman.v1.GetChangesRequest
+	55, // 91: dragoman.v1.AdapterService.ReadArtifact:input_type -> dragoman.v1.ReadArtifactRequest
 	41, // 92: dragoman.v1.AdapterService.Send:input_type -> dragoman.v1.SendRequest
-	8,  // 93: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
-	11, // 94: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
-	15, // 95: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
-	80, // 96: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
-	80, // 97: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
-	38, // 98: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
-	40, // 99: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
-	44, // 100: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
-	47, // 101: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
-	49, // 102: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
-	51, // 103: dragoman.v1.AdapterService.GetChanges:output_type -> dragoman.v1.GetChangesResponse
-	54, // 104: dragoman.v1.AdapterService.ReadArtifact:output_type -> dragoman.v1.ReadArtifactResponse
-	42, // 105: dragoman.v1.AdapterService.Send:output_type -> dragoman.v1.SendResponse
-	93, // [93:106] is the sub-list for method output_type
-	80, // [80:93] is the sub-list for method input_type
+	43, // 93: dragoman.v1.AdapterService.UpdateRun:input_type -> dragoman.v1.UpdateRunRequest
+	8,  // 94: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
+	11, // 95: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
+	15, // 96: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
+	82, // 97: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
+	82, // 98: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
+	38, // 99: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
+	40, // 100: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
+	46, // 101: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
+	49, // 102: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
+	51, // 103: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
+	53, // 104: dragoman.v1.AdapterService.GetChanges:output_type -> dragoman.v1.GetChangesResponse
+	56, // 105: dragoman.v1.AdapterService.ReadArtifact:output_type -> dragoman.v1.ReadArtifactResponse
+	42, // 106: dragoman.v1.AdapterService.Send:output_type -> dragoman.v1.SendResponse
+	44, // 107: dragoman.v1.AdapterService.UpdateRun:output_type -> dragoman.v1.UpdateRunResponse
+	94, // [94:108] is the sub-list for method output_type
+	80, // [80:94] is the sub-list for method input_type
 	80, // [80:80] is the sub-list for extension type_name
 	80, // [80:80] is the sub-list for extension extendee
 	0,  // [0:80] is the sub-list for field type_name
@@ -5223,14 +5397,18 @@ func file_dragoman_v1_adapter_proto_init() {
 		(*McpServer_Http)(nil),
 	}
 	file_dragoman_v1_adapter_proto_msgTypes[31].OneofWrappers = []any{}
-	file_dragoman_v1_adapter_proto_msgTypes[45].OneofWrappers = []any{}
+	file_dragoman_v1_adapter_proto_msgTypes[36].OneofWrappers = []any{
+		(*UpdateRunRequest_Model)(nil),
+		(*UpdateRunRequest_PermissionMode)(nil),
+	}
+	file_dragoman_v1_adapter_proto_msgTypes[47].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_adapter_proto_rawDesc), len(file_dragoman_v1_adapter_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   59,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

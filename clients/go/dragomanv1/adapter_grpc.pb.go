@@ -41,6 +41,7 @@ const (
 	AdapterService_GetChanges_FullMethodName      = "/dragoman.v1.AdapterService/GetChanges"
 	AdapterService_ReadArtifact_FullMethodName    = "/dragoman.v1.AdapterService/ReadArtifact"
 	AdapterService_Send_FullMethodName            = "/dragoman.v1.AdapterService/Send"
+	AdapterService_UpdateRun_FullMethodName       = "/dragoman.v1.AdapterService/UpdateRun"
 )
 
 // AdapterServiceClient is the client API for AdapterService service.
@@ -210,6 +211,21 @@ type AdapterServiceClient interface {
 	// | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
 	// | the run has ended, or is being cancelled or ended | FAILED_PRECONDITION RUN_FINISHED | start another run that resumes the session |
 	Send(ctx context.Context, in *SendRequest, opts ...grpc.CallOption) (*SendResponse, error)
+	// UpdateRun changes the model or the permission mode of a run while its agent works. OK means that the agent has
+	// taken the change, from its next call of the model or action on, and that `run_updated` is recorded. It holds for
+	// the rest of the attempt, its later turns included; another attempt begins as its request says. The call waits
+	// until the agent can take the change; ending it does not undo the change. The same change again is made again.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | there is nothing to change, the value is invalid, or the stored agent of the run decides about it | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+	// | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+	// | the adapter does not declare FEATURE_UPDATE_MODEL or FEATURE_UPDATE_PERMISSION_MODE, as the change requires | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | let the run end; resume its session with another model or mode |
+	// | the agent rejects the change; nothing has changed | FAILED_PRECONDITION UPDATE_REFUSED | read the message; choose another value |
+	// | 64 changes of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
+	// | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+	// | the run has ended, or is being cancelled, or ends before the agent has taken the change | FAILED_PRECONDITION RUN_FINISHED | resume the session in another run |
+	UpdateRun(ctx context.Context, in *UpdateRunRequest, opts ...grpc.CallOption) (*UpdateRunResponse, error)
 }
 
 type adapterServiceClient struct {
@@ -371,6 +387,16 @@ func (c *adapterServiceClient) Send(ctx context.Context, in *SendRequest, opts .
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SendResponse)
 	err := c.cc.Invoke(ctx, AdapterService_Send_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adapterServiceClient) UpdateRun(ctx context.Context, in *UpdateRunRequest, opts ...grpc.CallOption) (*UpdateRunResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateRunResponse)
+	err := c.cc.Invoke(ctx, AdapterService_UpdateRun_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -544,6 +570,21 @@ type AdapterServiceServer interface {
 	// | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
 	// | the run has ended, or is being cancelled or ended | FAILED_PRECONDITION RUN_FINISHED | start another run that resumes the session |
 	Send(context.Context, *SendRequest) (*SendResponse, error)
+	// UpdateRun changes the model or the permission mode of a run while its agent works. OK means that the agent has
+	// taken the change, from its next call of the model or action on, and that `run_updated` is recorded. It holds for
+	// the rest of the attempt, its later turns included; another attempt begins as its request says. The call waits
+	// until the agent can take the change; ending it does not undo the change. The same change again is made again.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | there is nothing to change, the value is invalid, or the stored agent of the run decides about it | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+	// | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+	// | the adapter does not declare FEATURE_UPDATE_MODEL or FEATURE_UPDATE_PERMISSION_MODE, as the change requires | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | let the run end; resume its session with another model or mode |
+	// | the agent rejects the change; nothing has changed | FAILED_PRECONDITION UPDATE_REFUSED | read the message; choose another value |
+	// | 64 changes of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
+	// | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+	// | the run has ended, or is being cancelled, or ends before the agent has taken the change | FAILED_PRECONDITION RUN_FINISHED | resume the session in another run |
+	UpdateRun(context.Context, *UpdateRunRequest) (*UpdateRunResponse, error)
 	mustEmbedUnimplementedAdapterServiceServer()
 }
 
@@ -592,6 +633,9 @@ func (UnimplementedAdapterServiceServer) ReadArtifact(*ReadArtifactRequest, grpc
 }
 func (UnimplementedAdapterServiceServer) Send(context.Context, *SendRequest) (*SendResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Send not implemented")
+}
+func (UnimplementedAdapterServiceServer) UpdateRun(context.Context, *UpdateRunRequest) (*UpdateRunResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateRun not implemented")
 }
 func (UnimplementedAdapterServiceServer) mustEmbedUnimplementedAdapterServiceServer() {}
 func (UnimplementedAdapterServiceServer) testEmbeddedByValue()                        {}
@@ -827,6 +871,24 @@ func _AdapterService_Send_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdapterService_UpdateRun_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateRunRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdapterServiceServer).UpdateRun(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdapterService_UpdateRun_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdapterServiceServer).UpdateRun(ctx, req.(*UpdateRunRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdapterService_ServiceDesc is the grpc.ServiceDesc for AdapterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -873,6 +935,10 @@ var AdapterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Send",
 			Handler:    _AdapterService_Send_Handler,
+		},
+		{
+			MethodName: "UpdateRun",
+			Handler:    _AdapterService_UpdateRun_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

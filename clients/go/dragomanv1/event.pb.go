@@ -45,7 +45,7 @@ const (
 	EventOrigin_EVENT_ORIGIN_ADAPTER EventOrigin = 2
 	// A router; adapters must not set it.
 	EventOrigin_EVENT_ORIGIN_ROUTER EventOrigin = 3
-	// A person or program, through an RPC (Respond, Cancel, Send).
+	// A person or program, through an RPC (Respond, Cancel, Send, UpdateRun).
 	EventOrigin_EVENT_ORIGIN_OPERATOR EventOrigin = 4
 )
 
@@ -1759,6 +1759,10 @@ const (
 	Feature_FEATURE_IMAGES Feature = 32
 	// Files that the agent leaves to the caller are reported, and can be read: ReadArtifact.
 	Feature_FEATURE_ARTIFACTS Feature = 33
+	// The model of a run can be changed while the agent works: UpdateRun.
+	Feature_FEATURE_UPDATE_MODEL Feature = 34
+	// The agent's permission mode can be changed while it works: UpdateRun.
+	Feature_FEATURE_UPDATE_PERMISSION_MODE Feature = 35
 )
 
 // Enum value maps for Feature.
@@ -1798,42 +1802,46 @@ var (
 		31: "FEATURE_ATTACHMENTS",
 		32: "FEATURE_IMAGES",
 		33: "FEATURE_ARTIFACTS",
+		34: "FEATURE_UPDATE_MODEL",
+		35: "FEATURE_UPDATE_PERMISSION_MODE",
 	}
 	Feature_value = map[string]int32{
-		"FEATURE_UNSPECIFIED":         0,
-		"FEATURE_TEXT_DELTAS":         1,
-		"FEATURE_THINKING":            2,
-		"FEATURE_TOOL_START":          3,
-		"FEATURE_TOOL_OUTPUT_DELTAS":  4,
-		"FEATURE_PER_CALL_USAGE":      5,
-		"FEATURE_PER_MODEL_USAGE":     6,
-		"FEATURE_COST":                7,
-		"FEATURE_PERMISSION_REQUESTS": 8,
-		"FEATURE_INPUT_REQUESTS":      9,
-		"FEATURE_RESUME":              10,
-		"FEATURE_RESUME_REJECTION":    11,
-		"FEATURE_FORK":                12,
-		"FEATURE_SKILLS":              13,
-		"FEATURE_NATIVE_SKILLS":       14,
-		"FEATURE_MCP_SERVERS":         15,
-		"FEATURE_INSTRUCTIONS":        16,
-		"FEATURE_SYSTEM_PROMPT":       17,
-		"FEATURE_MODEL_CHOICE":        18,
-		"FEATURE_SURGICAL_EDIT":       19,
-		"FEATURE_FILE_CHANGES":        20,
-		"FEATURE_PLAN":                21,
-		"FEATURE_SUBAGENTS":           22,
-		"FEATURE_AUTH_TOKEN":          23,
-		"FEATURE_MAX_TURNS":           24,
-		"FEATURE_PROMPT":              25,
-		"FEATURE_WORKSPACE":           26,
-		"FEATURE_COMPACTION":          27,
-		"FEATURE_CHANGES":             28,
-		"FEATURE_QUEUE":               29,
-		"FEATURE_STEER":               30,
-		"FEATURE_ATTACHMENTS":         31,
-		"FEATURE_IMAGES":              32,
-		"FEATURE_ARTIFACTS":           33,
+		"FEATURE_UNSPECIFIED":            0,
+		"FEATURE_TEXT_DELTAS":            1,
+		"FEATURE_THINKING":               2,
+		"FEATURE_TOOL_START":             3,
+		"FEATURE_TOOL_OUTPUT_DELTAS":     4,
+		"FEATURE_PER_CALL_USAGE":         5,
+		"FEATURE_PER_MODEL_USAGE":        6,
+		"FEATURE_COST":                   7,
+		"FEATURE_PERMISSION_REQUESTS":    8,
+		"FEATURE_INPUT_REQUESTS":         9,
+		"FEATURE_RESUME":                 10,
+		"FEATURE_RESUME_REJECTION":       11,
+		"FEATURE_FORK":                   12,
+		"FEATURE_SKILLS":                 13,
+		"FEATURE_NATIVE_SKILLS":          14,
+		"FEATURE_MCP_SERVERS":            15,
+		"FEATURE_INSTRUCTIONS":           16,
+		"FEATURE_SYSTEM_PROMPT":          17,
+		"FEATURE_MODEL_CHOICE":           18,
+		"FEATURE_SURGICAL_EDIT":          19,
+		"FEATURE_FILE_CHANGES":           20,
+		"FEATURE_PLAN":                   21,
+		"FEATURE_SUBAGENTS":              22,
+		"FEATURE_AUTH_TOKEN":             23,
+		"FEATURE_MAX_TURNS":              24,
+		"FEATURE_PROMPT":                 25,
+		"FEATURE_WORKSPACE":              26,
+		"FEATURE_COMPACTION":             27,
+		"FEATURE_CHANGES":                28,
+		"FEATURE_QUEUE":                  29,
+		"FEATURE_STEER":                  30,
+		"FEATURE_ATTACHMENTS":            31,
+		"FEATURE_IMAGES":                 32,
+		"FEATURE_ARTIFACTS":              33,
+		"FEATURE_UPDATE_MODEL":           34,
+		"FEATURE_UPDATE_PERMISSION_MODE": 35,
 	}
 )
 
@@ -2189,6 +2197,7 @@ type AgentEvent struct {
 	//	*AgentEvent_InputAccepted
 	//	*AgentEvent_InputDropped
 	//	*AgentEvent_Artifact
+	//	*AgentEvent_RunUpdated
 	Body isAgentEvent_Body `protobuf_oneof:"body"`
 	// The run's ID. Always set, except on a batch, whose events carry it.
 	RunId string `protobuf:"bytes,100,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
@@ -2495,6 +2504,15 @@ func (x *AgentEvent) GetArtifact() *Artifact {
 	return nil
 }
 
+func (x *AgentEvent) GetRunUpdated() *RunUpdated {
+	if x != nil {
+		if x, ok := x.Body.(*AgentEvent_RunUpdated); ok {
+			return x.RunUpdated
+		}
+	}
+	return nil
+}
+
 func (x *AgentEvent) GetRunId() string {
 	if x != nil {
 		return x.RunId
@@ -2683,6 +2701,11 @@ type AgentEvent_Artifact struct {
 	Artifact *Artifact `protobuf:"bytes,35,opt,name=artifact,proto3,oneof"`
 }
 
+type AgentEvent_RunUpdated struct {
+	// The agent has taken another model or permission mode; see UpdateRun.
+	RunUpdated *RunUpdated `protobuf:"bytes,36,opt,name=run_updated,json=runUpdated,proto3,oneof"`
+}
+
 func (*AgentEvent_Text) isAgentEvent_Body() {}
 
 func (*AgentEvent_Thinking) isAgentEvent_Body() {}
@@ -2736,6 +2759,8 @@ func (*AgentEvent_InputAccepted) isAgentEvent_Body() {}
 func (*AgentEvent_InputDropped) isAgentEvent_Body() {}
 
 func (*AgentEvent_Artifact) isAgentEvent_Body() {}
+
+func (*AgentEvent_RunUpdated) isAgentEvent_Body() {}
 
 // Lineage says which nested agent an event belongs to.
 type Lineage struct {
@@ -5555,6 +5580,102 @@ func (x *InputDropped) GetMessage() string {
 	return ""
 }
 
+// RunUpdated reports that the agent has taken a change of UpdateRun, for the rest of the attempt.
+type RunUpdated struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What has changed.
+	//
+	// Types that are valid to be assigned to Change:
+	//
+	//	*RunUpdated_Model
+	//	*RunUpdated_PermissionMode
+	Change isRunUpdated_Change `protobuf_oneof:"change"`
+	// Who changed it: UpdateRunRequest.sender, else how the server authenticated the call.
+	Sender        string `protobuf:"bytes,3,opt,name=sender,proto3" json:"sender,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunUpdated) Reset() {
+	*x = RunUpdated{}
+	mi := &file_dragoman_v1_event_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunUpdated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunUpdated) ProtoMessage() {}
+
+func (x *RunUpdated) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_event_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunUpdated.ProtoReflect.Descriptor instead.
+func (*RunUpdated) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *RunUpdated) GetChange() isRunUpdated_Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *RunUpdated) GetModel() string {
+	if x != nil {
+		if x, ok := x.Change.(*RunUpdated_Model); ok {
+			return x.Model
+		}
+	}
+	return ""
+}
+
+func (x *RunUpdated) GetPermissionMode() string {
+	if x != nil {
+		if x, ok := x.Change.(*RunUpdated_PermissionMode); ok {
+			return x.PermissionMode
+		}
+	}
+	return ""
+}
+
+func (x *RunUpdated) GetSender() string {
+	if x != nil {
+		return x.Sender
+	}
+	return ""
+}
+
+type isRunUpdated_Change interface {
+	isRunUpdated_Change()
+}
+
+type RunUpdated_Model struct {
+	// The model: UpdateRunRequest.model.
+	Model string `protobuf:"bytes,1,opt,name=model,proto3,oneof"`
+}
+
+type RunUpdated_PermissionMode struct {
+	// The agent's own permission mode: UpdateRunRequest.permission_mode.
+	PermissionMode string `protobuf:"bytes,2,opt,name=permission_mode,json=permissionMode,proto3,oneof"`
+}
+
+func (*RunUpdated_Model) isRunUpdated_Change() {}
+
+func (*RunUpdated_PermissionMode) isRunUpdated_Change() {}
+
 // Notice is a message for a person, with a stable code for programs. It never ends a run.
 type Notice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5572,7 +5693,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[32]
+	mi := &file_dragoman_v1_event_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5584,7 +5705,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[32]
+	mi := &file_dragoman_v1_event_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5597,7 +5718,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{32}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Notice) GetSeverity() Severity {
@@ -5653,7 +5774,7 @@ type AttemptEnded struct {
 
 func (x *AttemptEnded) Reset() {
 	*x = AttemptEnded{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[33]
+	mi := &file_dragoman_v1_event_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5665,7 +5786,7 @@ func (x *AttemptEnded) String() string {
 func (*AttemptEnded) ProtoMessage() {}
 
 func (x *AttemptEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[33]
+	mi := &file_dragoman_v1_event_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5678,7 +5799,7 @@ func (x *AttemptEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptEnded.ProtoReflect.Descriptor instead.
 func (*AttemptEnded) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{33}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AttemptEnded) GetFailure() *Failure {
@@ -5752,7 +5873,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[34]
+	mi := &file_dragoman_v1_event_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5764,7 +5885,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[34]
+	mi := &file_dragoman_v1_event_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5777,7 +5898,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{34}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Gap) GetFromSequence() uint64 {
@@ -5812,7 +5933,7 @@ type ReplayDone struct {
 
 func (x *ReplayDone) Reset() {
 	*x = ReplayDone{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[35]
+	mi := &file_dragoman_v1_event_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5824,7 +5945,7 @@ func (x *ReplayDone) String() string {
 func (*ReplayDone) ProtoMessage() {}
 
 func (x *ReplayDone) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[35]
+	mi := &file_dragoman_v1_event_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5837,7 +5958,7 @@ func (x *ReplayDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDone.ProtoReflect.Descriptor instead.
 func (*ReplayDone) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{35}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReplayDone) GetLastSequence() uint64 {
@@ -5860,7 +5981,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[36]
+	mi := &file_dragoman_v1_event_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5872,7 +5993,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[36]
+	mi := &file_dragoman_v1_event_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5885,7 +6006,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{36}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Heartbeat) GetLastSequence() uint64 {
@@ -5916,7 +6037,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[37]
+	mi := &file_dragoman_v1_event_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5928,7 +6049,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[37]
+	mi := &file_dragoman_v1_event_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5941,7 +6062,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{37}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Batch) GetEvents() []*AgentEvent {
@@ -5986,7 +6107,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[38]
+	mi := &file_dragoman_v1_event_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5998,7 +6119,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[38]
+	mi := &file_dragoman_v1_event_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6011,7 +6132,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{38}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Failure) GetKind() FailureKind {
@@ -6104,7 +6225,7 @@ type SessionUpdate struct {
 
 func (x *SessionUpdate) Reset() {
 	*x = SessionUpdate{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[39]
+	mi := &file_dragoman_v1_event_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6116,7 +6237,7 @@ func (x *SessionUpdate) String() string {
 func (*SessionUpdate) ProtoMessage() {}
 
 func (x *SessionUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[39]
+	mi := &file_dragoman_v1_event_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6129,7 +6250,7 @@ func (x *SessionUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionUpdate.ProtoReflect.Descriptor instead.
 func (*SessionUpdate) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{39}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SessionUpdate) GetChange() SessionChange {
@@ -6169,7 +6290,7 @@ type SessionHandle struct {
 
 func (x *SessionHandle) Reset() {
 	*x = SessionHandle{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[40]
+	mi := &file_dragoman_v1_event_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6181,7 +6302,7 @@ func (x *SessionHandle) String() string {
 func (*SessionHandle) ProtoMessage() {}
 
 func (x *SessionHandle) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[40]
+	mi := &file_dragoman_v1_event_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6194,7 +6315,7 @@ func (x *SessionHandle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionHandle.ProtoReflect.Descriptor instead.
 func (*SessionHandle) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{40}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SessionHandle) GetAdapter() string {
@@ -6295,7 +6416,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[41]
+	mi := &file_dragoman_v1_event_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6307,7 +6428,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[41]
+	mi := &file_dragoman_v1_event_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6320,7 +6441,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{41}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Result) GetOutcome() Outcome {
@@ -6490,7 +6611,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[42]
+	mi := &file_dragoman_v1_event_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6502,7 +6623,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[42]
+	mi := &file_dragoman_v1_event_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6515,7 +6636,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{42}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Question) GetPrompt() string {
@@ -6561,7 +6682,7 @@ type RunCounters struct {
 
 func (x *RunCounters) Reset() {
 	*x = RunCounters{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[43]
+	mi := &file_dragoman_v1_event_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6573,7 +6694,7 @@ func (x *RunCounters) String() string {
 func (*RunCounters) ProtoMessage() {}
 
 func (x *RunCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[43]
+	mi := &file_dragoman_v1_event_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6586,7 +6707,7 @@ func (x *RunCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunCounters.ProtoReflect.Descriptor instead.
 func (*RunCounters) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{43}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RunCounters) GetTurns() uint32 {
@@ -6681,7 +6802,7 @@ type Permissions struct {
 
 func (x *Permissions) Reset() {
 	*x = Permissions{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[44]
+	mi := &file_dragoman_v1_event_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6693,7 +6814,7 @@ func (x *Permissions) String() string {
 func (*Permissions) ProtoMessage() {}
 
 func (x *Permissions) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[44]
+	mi := &file_dragoman_v1_event_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6706,7 +6827,7 @@ func (x *Permissions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permissions.ProtoReflect.Descriptor instead.
 func (*Permissions) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{44}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Permissions) GetRules() []*PermissionRule {
@@ -6773,7 +6894,7 @@ type PermissionRule struct {
 
 func (x *PermissionRule) Reset() {
 	*x = PermissionRule{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[45]
+	mi := &file_dragoman_v1_event_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6785,7 +6906,7 @@ func (x *PermissionRule) String() string {
 func (*PermissionRule) ProtoMessage() {}
 
 func (x *PermissionRule) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[45]
+	mi := &file_dragoman_v1_event_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6798,7 +6919,7 @@ func (x *PermissionRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PermissionRule.ProtoReflect.Descriptor instead.
 func (*PermissionRule) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{45}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PermissionRule) GetDecision() PermissionDecision {
@@ -6870,7 +6991,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[46]
+	mi := &file_dragoman_v1_event_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6882,7 +7003,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[46]
+	mi := &file_dragoman_v1_event_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6895,7 +7016,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{46}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Limits) GetStartUp() *durationpb.Duration {
@@ -6989,7 +7110,7 @@ type Budget struct {
 
 func (x *Budget) Reset() {
 	*x = Budget{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[47]
+	mi := &file_dragoman_v1_event_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7001,7 +7122,7 @@ func (x *Budget) String() string {
 func (*Budget) ProtoMessage() {}
 
 func (x *Budget) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[47]
+	mi := &file_dragoman_v1_event_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7014,7 +7135,7 @@ func (x *Budget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Budget.ProtoReflect.Descriptor instead.
 func (*Budget) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{47}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Budget) GetCost() string {
@@ -7113,7 +7234,7 @@ type Capabilities struct {
 
 func (x *Capabilities) Reset() {
 	*x = Capabilities{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[48]
+	mi := &file_dragoman_v1_event_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7125,7 +7246,7 @@ func (x *Capabilities) String() string {
 func (*Capabilities) ProtoMessage() {}
 
 func (x *Capabilities) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[48]
+	mi := &file_dragoman_v1_event_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7138,7 +7259,7 @@ func (x *Capabilities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capabilities.ProtoReflect.Descriptor instead.
 func (*Capabilities) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{48}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Capabilities) GetItems() []*Capability {
@@ -7212,7 +7333,7 @@ type Capability struct {
 
 func (x *Capability) Reset() {
 	*x = Capability{}
-	mi := &file_dragoman_v1_event_proto_msgTypes[49]
+	mi := &file_dragoman_v1_event_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7224,7 +7345,7 @@ func (x *Capability) String() string {
 func (*Capability) ProtoMessage() {}
 
 func (x *Capability) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_event_proto_msgTypes[49]
+	mi := &file_dragoman_v1_event_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7237,7 +7358,7 @@ func (x *Capability) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capability.ProtoReflect.Descriptor instead.
 func (*Capability) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{49}
+	return file_dragoman_v1_event_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Capability) GetFeature() Feature {
@@ -7265,7 +7386,7 @@ var File_dragoman_v1_event_proto protoreflect.FileDescriptor
 
 const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x17dragoman/v1/event.proto\x12\vdragoman.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdf\r\n" +
+	"\x17dragoman/v1/event.proto\x12\vdragoman.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9b\x0e\n" +
 	"\n" +
 	"AgentEvent\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x06R\bsequence\x12'\n" +
@@ -7301,7 +7422,9 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x05batch\x18  \x01(\v2\x12.dragoman.v1.BatchH\x00R\x05batch\x12C\n" +
 	"\x0einput_accepted\x18! \x01(\v2\x1a.dragoman.v1.InputAcceptedH\x00R\rinputAccepted\x12@\n" +
 	"\rinput_dropped\x18\" \x01(\v2\x19.dragoman.v1.InputDroppedH\x00R\finputDropped\x123\n" +
-	"\bartifact\x18# \x01(\v2\x15.dragoman.v1.ArtifactH\x00R\bartifact\x12\x15\n" +
+	"\bartifact\x18# \x01(\v2\x15.dragoman.v1.ArtifactH\x00R\bartifact\x12:\n" +
+	"\vrun_updated\x18$ \x01(\v2\x17.dragoman.v1.RunUpdatedH\x00R\n" +
+	"runUpdated\x12\x15\n" +
 	"\x06run_id\x18d \x01(\tR\x05runId\x12.\n" +
 	"\x04time\x18e \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\aattempt\x18f \x01(\rR\aattempt\x120\n" +
@@ -7582,7 +7705,13 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\fInputDropped\x12\x19\n" +
 	"\binput_id\x18\x01 \x01(\tR\ainputId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"}\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"q\n" +
+	"\n" +
+	"RunUpdated\x12\x16\n" +
+	"\x05model\x18\x01 \x01(\tH\x00R\x05model\x12)\n" +
+	"\x0fpermission_mode\x18\x02 \x01(\tH\x00R\x0epermissionMode\x12\x16\n" +
+	"\x06sender\x18\x03 \x01(\tR\x06senderB\b\n" +
+	"\x06change\"}\n" +
 	"\x06Notice\x121\n" +
 	"\bseverity\x18\x01 \x01(\x0e2\x15.dragoman.v1.SeverityR\bseverity\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x18\n" +
@@ -7931,7 +8060,7 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x1fPERMISSION_DECISION_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19PERMISSION_DECISION_ALLOW\x10\x01\x12\x1b\n" +
 	"\x17PERMISSION_DECISION_ASK\x10\x02\x12\x1c\n" +
-	"\x18PERMISSION_DECISION_DENY\x10\x03*\xbb\x06\n" +
+	"\x18PERMISSION_DECISION_DENY\x10\x03*\xf9\x06\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13FEATURE_TEXT_DELTAS\x10\x01\x12\x14\n" +
@@ -7967,7 +8096,9 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\rFEATURE_STEER\x10\x1e\x12\x17\n" +
 	"\x13FEATURE_ATTACHMENTS\x10\x1f\x12\x12\n" +
 	"\x0eFEATURE_IMAGES\x10 \x12\x15\n" +
-	"\x11FEATURE_ARTIFACTS\x10!*\x93\x01\n" +
+	"\x11FEATURE_ARTIFACTS\x10!\x12\x18\n" +
+	"\x14FEATURE_UPDATE_MODEL\x10\"\x12\"\n" +
+	"\x1eFEATURE_UPDATE_PERMISSION_MODE\x10#*\x93\x01\n" +
 	"\x10CapabilityOrigin\x12!\n" +
 	"\x1dCAPABILITY_ORIGIN_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCAPABILITY_ORIGIN_DECLARED\x10\x01\x12\x1c\n" +
@@ -8006,7 +8137,7 @@ func file_dragoman_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_dragoman_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 31)
-var file_dragoman_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_dragoman_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_dragoman_v1_event_proto_goTypes = []any{
 	(EventOrigin)(0),              // 0: dragoman.v1.EventOrigin
 	(OutputStream)(0),             // 1: dragoman.v1.OutputStream
@@ -8071,30 +8202,31 @@ var file_dragoman_v1_event_proto_goTypes = []any{
 	(*InputResolved)(nil),         // 60: dragoman.v1.InputResolved
 	(*InputAccepted)(nil),         // 61: dragoman.v1.InputAccepted
 	(*InputDropped)(nil),          // 62: dragoman.v1.InputDropped
-	(*Notice)(nil),                // 63: dragoman.v1.Notice
-	(*AttemptEnded)(nil),          // 64: dragoman.v1.AttemptEnded
-	(*Gap)(nil),                   // 65: dragoman.v1.Gap
-	(*ReplayDone)(nil),            // 66: dragoman.v1.ReplayDone
-	(*Heartbeat)(nil),             // 67: dragoman.v1.Heartbeat
-	(*Batch)(nil),                 // 68: dragoman.v1.Batch
-	(*Failure)(nil),               // 69: dragoman.v1.Failure
-	(*SessionUpdate)(nil),         // 70: dragoman.v1.SessionUpdate
-	(*SessionHandle)(nil),         // 71: dragoman.v1.SessionHandle
-	(*Result)(nil),                // 72: dragoman.v1.Result
-	(*Question)(nil),              // 73: dragoman.v1.Question
-	(*RunCounters)(nil),           // 74: dragoman.v1.RunCounters
-	(*Permissions)(nil),           // 75: dragoman.v1.Permissions
-	(*PermissionRule)(nil),        // 76: dragoman.v1.PermissionRule
-	(*Limits)(nil),                // 77: dragoman.v1.Limits
-	(*Budget)(nil),                // 78: dragoman.v1.Budget
-	(*Capabilities)(nil),          // 79: dragoman.v1.Capabilities
-	(*Capability)(nil),            // 80: dragoman.v1.Capability
-	nil,                           // 81: dragoman.v1.Started.EnvEntry
-	nil,                           // 82: dragoman.v1.Started.PromptBytesEntry
-	nil,                           // 83: dragoman.v1.Started.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 84: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 85: google.protobuf.Duration
-	(*structpb.Struct)(nil),       // 86: google.protobuf.Struct
+	(*RunUpdated)(nil),            // 63: dragoman.v1.RunUpdated
+	(*Notice)(nil),                // 64: dragoman.v1.Notice
+	(*AttemptEnded)(nil),          // 65: dragoman.v1.AttemptEnded
+	(*Gap)(nil),                   // 66: dragoman.v1.Gap
+	(*ReplayDone)(nil),            // 67: dragoman.v1.ReplayDone
+	(*Heartbeat)(nil),             // 68: dragoman.v1.Heartbeat
+	(*Batch)(nil),                 // 69: dragoman.v1.Batch
+	(*Failure)(nil),               // 70: dragoman.v1.Failure
+	(*SessionUpdate)(nil),         // 71: dragoman.v1.SessionUpdate
+	(*SessionHandle)(nil),         // 72: dragoman.v1.SessionHandle
+	(*Result)(nil),                // 73: dragoman.v1.Result
+	(*Question)(nil),              // 74: dragoman.v1.Question
+	(*RunCounters)(nil),           // 75: dragoman.v1.RunCounters
+	(*Permissions)(nil),           // 76: dragoman.v1.Permissions
+	(*PermissionRule)(nil),        // 77: dragoman.v1.PermissionRule
+	(*Limits)(nil),                // 78: dragoman.v1.Limits
+	(*Budget)(nil),                // 79: dragoman.v1.Budget
+	(*Capabilities)(nil),          // 80: dragoman.v1.Capabilities
+	(*Capability)(nil),            // 81: dragoman.v1.Capability
+	nil,                           // 82: dragoman.v1.Started.EnvEntry
+	nil,                           // 83: dragoman.v1.Started.PromptBytesEntry
+	nil,                           // 84: dragoman.v1.Started.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 85: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 86: google.protobuf.Duration
+	(*structpb.Struct)(nil),       // 87: google.protobuf.Struct
 }
 var file_dragoman_v1_event_proto_depIdxs = []int32{
 	34,  // 0: dragoman.v1.AgentEvent.text:type_name -> dragoman.v1.Text
@@ -8114,110 +8246,111 @@ var file_dragoman_v1_event_proto_depIdxs = []int32{
 	55,  // 14: dragoman.v1.AgentEvent.compaction:type_name -> dragoman.v1.Compaction
 	57,  // 15: dragoman.v1.AgentEvent.input_request:type_name -> dragoman.v1.InputRequest
 	60,  // 16: dragoman.v1.AgentEvent.input_resolved:type_name -> dragoman.v1.InputResolved
-	63,  // 17: dragoman.v1.AgentEvent.notice:type_name -> dragoman.v1.Notice
-	64,  // 18: dragoman.v1.AgentEvent.attempt_ended:type_name -> dragoman.v1.AttemptEnded
-	72,  // 19: dragoman.v1.AgentEvent.result:type_name -> dragoman.v1.Result
-	65,  // 20: dragoman.v1.AgentEvent.gap:type_name -> dragoman.v1.Gap
-	66,  // 21: dragoman.v1.AgentEvent.replay_done:type_name -> dragoman.v1.ReplayDone
-	67,  // 22: dragoman.v1.AgentEvent.heartbeat:type_name -> dragoman.v1.Heartbeat
-	68,  // 23: dragoman.v1.AgentEvent.batch:type_name -> dragoman.v1.Batch
+	64,  // 17: dragoman.v1.AgentEvent.notice:type_name -> dragoman.v1.Notice
+	65,  // 18: dragoman.v1.AgentEvent.attempt_ended:type_name -> dragoman.v1.AttemptEnded
+	73,  // 19: dragoman.v1.AgentEvent.result:type_name -> dragoman.v1.Result
+	66,  // 20: dragoman.v1.AgentEvent.gap:type_name -> dragoman.v1.Gap
+	67,  // 21: dragoman.v1.AgentEvent.replay_done:type_name -> dragoman.v1.ReplayDone
+	68,  // 22: dragoman.v1.AgentEvent.heartbeat:type_name -> dragoman.v1.Heartbeat
+	69,  // 23: dragoman.v1.AgentEvent.batch:type_name -> dragoman.v1.Batch
 	61,  // 24: dragoman.v1.AgentEvent.input_accepted:type_name -> dragoman.v1.InputAccepted
 	62,  // 25: dragoman.v1.AgentEvent.input_dropped:type_name -> dragoman.v1.InputDropped
 	51,  // 26: dragoman.v1.AgentEvent.artifact:type_name -> dragoman.v1.Artifact
-	84,  // 27: dragoman.v1.AgentEvent.time:type_name -> google.protobuf.Timestamp
-	0,   // 28: dragoman.v1.AgentEvent.origin:type_name -> dragoman.v1.EventOrigin
-	32,  // 29: dragoman.v1.AgentEvent.lineage:type_name -> dragoman.v1.Lineage
-	33,  // 30: dragoman.v1.AgentEvent.native:type_name -> dragoman.v1.NativeFrame
-	1,   // 31: dragoman.v1.ToolOutput.stream:type_name -> dragoman.v1.OutputStream
-	1,   // 32: dragoman.v1.Log.stream:type_name -> dragoman.v1.OutputStream
-	2,   // 33: dragoman.v1.ToolCall.kind:type_name -> dragoman.v1.ToolKind
-	3,   // 34: dragoman.v1.ToolCall.status:type_name -> dragoman.v1.ToolStatus
-	3,   // 35: dragoman.v1.ToolResult.status:type_name -> dragoman.v1.ToolStatus
-	85,  // 36: dragoman.v1.ToolResult.duration:type_name -> google.protobuf.Duration
-	4,   // 37: dragoman.v1.Usage.scope:type_name -> dragoman.v1.UsageScope
-	5,   // 38: dragoman.v1.Usage.semantics:type_name -> dragoman.v1.UsageSemantics
-	41,  // 39: dragoman.v1.Usage.tokens:type_name -> dragoman.v1.TokenCounts
-	42,  // 40: dragoman.v1.Usage.models:type_name -> dragoman.v1.ModelUsage
-	43,  // 41: dragoman.v1.Usage.cost:type_name -> dragoman.v1.Cost
-	44,  // 42: dragoman.v1.Usage.rate_limits:type_name -> dragoman.v1.RateLimit
-	41,  // 43: dragoman.v1.ModelUsage.tokens:type_name -> dragoman.v1.TokenCounts
-	43,  // 44: dragoman.v1.ModelUsage.cost:type_name -> dragoman.v1.Cost
-	6,   // 45: dragoman.v1.Cost.basis:type_name -> dragoman.v1.CostBasis
-	7,   // 46: dragoman.v1.Cost.billing_type:type_name -> dragoman.v1.BillingType
-	84,  // 47: dragoman.v1.RateLimit.resets_at:type_name -> google.protobuf.Timestamp
-	8,   // 48: dragoman.v1.Started.session_disposition:type_name -> dragoman.v1.SessionDisposition
-	81,  // 49: dragoman.v1.Started.env:type_name -> dragoman.v1.Started.EnvEntry
-	82,  // 50: dragoman.v1.Started.prompt_bytes:type_name -> dragoman.v1.Started.PromptBytesEntry
-	75,  // 51: dragoman.v1.Started.permissions:type_name -> dragoman.v1.Permissions
-	79,  // 52: dragoman.v1.Started.capabilities:type_name -> dragoman.v1.Capabilities
-	77,  // 53: dragoman.v1.Started.limits:type_name -> dragoman.v1.Limits
-	83,  // 54: dragoman.v1.Started.labels:type_name -> dragoman.v1.Started.LabelsEntry
-	9,   // 55: dragoman.v1.State.phase:type_name -> dragoman.v1.RunPhase
-	85,  // 56: dragoman.v1.State.retry_delay:type_name -> google.protobuf.Duration
-	22,  // 57: dragoman.v1.State.retry_cause:type_name -> dragoman.v1.FailureKind
-	48,  // 58: dragoman.v1.Session.mcp_servers:type_name -> dragoman.v1.McpServerStatus
-	10,  // 59: dragoman.v1.Message.role:type_name -> dragoman.v1.MessageRole
-	11,  // 60: dragoman.v1.FileChange.operation:type_name -> dragoman.v1.FileOperation
-	12,  // 61: dragoman.v1.FileChange.provenance:type_name -> dragoman.v1.Provenance
-	53,  // 62: dragoman.v1.Plan.entries:type_name -> dragoman.v1.PlanEntry
-	13,  // 63: dragoman.v1.PlanEntry.status:type_name -> dragoman.v1.PlanEntryStatus
-	14,  // 64: dragoman.v1.Subagent.status:type_name -> dragoman.v1.SubagentStatus
-	40,  // 65: dragoman.v1.Subagent.usage:type_name -> dragoman.v1.Usage
-	16,  // 66: dragoman.v1.InputOption.kind:type_name -> dragoman.v1.InputOptionKind
-	15,  // 67: dragoman.v1.InputRequest.kind:type_name -> dragoman.v1.InputKind
-	58,  // 68: dragoman.v1.InputRequest.subject:type_name -> dragoman.v1.InputSubject
-	56,  // 69: dragoman.v1.InputRequest.options:type_name -> dragoman.v1.InputOption
-	84,  // 70: dragoman.v1.InputRequest.expires_at:type_name -> google.protobuf.Timestamp
-	59,  // 71: dragoman.v1.InputRequest.default_answer:type_name -> dragoman.v1.InputAnswer
-	2,   // 72: dragoman.v1.InputSubject.tool_kind:type_name -> dragoman.v1.ToolKind
-	17,  // 73: dragoman.v1.InputResolved.resolution:type_name -> dragoman.v1.InputResolution
-	59,  // 74: dragoman.v1.InputResolved.answer:type_name -> dragoman.v1.InputAnswer
-	18,  // 75: dragoman.v1.InputAccepted.mode:type_name -> dragoman.v1.InputMode
-	19,  // 76: dragoman.v1.Notice.severity:type_name -> dragoman.v1.Severity
-	69,  // 77: dragoman.v1.AttemptEnded.failure:type_name -> dragoman.v1.Failure
-	70,  // 78: dragoman.v1.AttemptEnded.session:type_name -> dragoman.v1.SessionUpdate
-	40,  // 79: dragoman.v1.AttemptEnded.usage:type_name -> dragoman.v1.Usage
-	7,   // 80: dragoman.v1.AttemptEnded.billing_type:type_name -> dragoman.v1.BillingType
-	20,  // 81: dragoman.v1.Gap.reason:type_name -> dragoman.v1.GapReason
-	85,  // 82: dragoman.v1.Heartbeat.idle:type_name -> google.protobuf.Duration
-	31,  // 83: dragoman.v1.Batch.events:type_name -> dragoman.v1.AgentEvent
-	22,  // 84: dragoman.v1.Failure.kind:type_name -> dragoman.v1.FailureKind
-	84,  // 85: dragoman.v1.Failure.retry_not_before:type_name -> google.protobuf.Timestamp
-	86,  // 86: dragoman.v1.Failure.detail:type_name -> google.protobuf.Struct
-	23,  // 87: dragoman.v1.SessionUpdate.change:type_name -> dragoman.v1.SessionChange
-	71,  // 88: dragoman.v1.SessionUpdate.handle:type_name -> dragoman.v1.SessionHandle
-	86,  // 89: dragoman.v1.SessionHandle.params:type_name -> google.protobuf.Struct
-	21,  // 90: dragoman.v1.Result.outcome:type_name -> dragoman.v1.Outcome
-	69,  // 91: dragoman.v1.Result.failure:type_name -> dragoman.v1.Failure
-	40,  // 92: dragoman.v1.Result.usage:type_name -> dragoman.v1.Usage
-	70,  // 93: dragoman.v1.Result.session:type_name -> dragoman.v1.SessionUpdate
-	73,  // 94: dragoman.v1.Result.question:type_name -> dragoman.v1.Question
-	74,  // 95: dragoman.v1.Result.counters:type_name -> dragoman.v1.RunCounters
-	85,  // 96: dragoman.v1.Result.duration:type_name -> google.protobuf.Duration
-	7,   // 97: dragoman.v1.Result.billing_type:type_name -> dragoman.v1.BillingType
-	76,  // 98: dragoman.v1.Permissions.rules:type_name -> dragoman.v1.PermissionRule
-	24,  // 99: dragoman.v1.Permissions.default_decision:type_name -> dragoman.v1.PermissionDecision
-	85,  // 100: dragoman.v1.Permissions.request_timeout:type_name -> google.protobuf.Duration
-	24,  // 101: dragoman.v1.PermissionRule.decision:type_name -> dragoman.v1.PermissionDecision
-	2,   // 102: dragoman.v1.PermissionRule.tool_kind:type_name -> dragoman.v1.ToolKind
-	85,  // 103: dragoman.v1.Limits.start_up:type_name -> google.protobuf.Duration
-	85,  // 104: dragoman.v1.Limits.idle:type_name -> google.protobuf.Duration
-	85,  // 105: dragoman.v1.Limits.wall:type_name -> google.protobuf.Duration
-	85,  // 106: dragoman.v1.Limits.grace:type_name -> google.protobuf.Duration
-	85,  // 107: dragoman.v1.Limits.tool_call:type_name -> google.protobuf.Duration
-	78,  // 108: dragoman.v1.Limits.budget:type_name -> dragoman.v1.Budget
-	80,  // 109: dragoman.v1.Capabilities.items:type_name -> dragoman.v1.Capability
-	27,  // 110: dragoman.v1.Capabilities.resume_style:type_name -> dragoman.v1.ResumeStyle
-	28,  // 111: dragoman.v1.Capabilities.cancel_style:type_name -> dragoman.v1.CancelStyle
-	29,  // 112: dragoman.v1.Capabilities.permission_mode:type_name -> dragoman.v1.PermissionMode
-	30,  // 113: dragoman.v1.Capabilities.usage_reporting:type_name -> dragoman.v1.UsageReporting
-	25,  // 114: dragoman.v1.Capability.feature:type_name -> dragoman.v1.Feature
-	26,  // 115: dragoman.v1.Capability.origin:type_name -> dragoman.v1.CapabilityOrigin
-	116, // [116:116] is the sub-list for method output_type
-	116, // [116:116] is the sub-list for method input_type
-	116, // [116:116] is the sub-list for extension type_name
-	116, // [116:116] is the sub-list for extension extendee
-	0,   // [0:116] is the sub-list for field type_name
+	63,  // 27: dragoman.v1.AgentEvent.run_updated:type_name -> dragoman.v1.RunUpdated
+	85,  // 28: dragoman.v1.AgentEvent.time:type_name -> google.protobuf.Timestamp
+	0,   // 29: dragoman.v1.AgentEvent.origin:type_name -> dragoman.v1.EventOrigin
+	32,  // 30: dragoman.v1.AgentEvent.lineage:type_name -> dragoman.v1.Lineage
+	33,  // 31: dragoman.v1.AgentEvent.native:type_name -> dragoman.v1.NativeFrame
+	1,   // 32: dragoman.v1.ToolOutput.stream:type_name -> dragoman.v1.OutputStream
+	1,   // 33: dragoman.v1.Log.stream:type_name -> dragoman.v1.OutputStream
+	2,   // 34: dragoman.v1.ToolCall.kind:type_name -> dragoman.v1.ToolKind
+	3,   // 35: dragoman.v1.ToolCall.status:type_name -> dragoman.v1.ToolStatus
+	3,   // 36: dragoman.v1.ToolResult.status:type_name -> dragoman.v1.ToolStatus
+	86,  // 37: dragoman.v1.ToolResult.duration:type_name -> google.protobuf.Duration
+	4,   // 38: dragoman.v1.Usage.scope:type_name -> dragoman.v1.UsageScope
+	5,   // 39: dragoman.v1.Usage.semantics:type_name -> dragoman.v1.UsageSemantics
+	41,  // 40: dragoman.v1.Usage.tokens:type_name -> dragoman.v1.TokenCounts
+	42,  // 41: dragoman.v1.Usage.models:type_name -> dragoman.v1.ModelUsage
+	43,  // 42: dragoman.v1.Usage.cost:type_name -> dragoman.v1.Cost
+	44,  // 43: dragoman.v1.Usage.rate_limits:type_name -> dragoman.v1.RateLimit
+	41,  // 44: dragoman.v1.ModelUsage.tokens:type_name -> dragoman.v1.TokenCounts
+	43,  // 45: dragoman.v1.ModelUsage.cost:type_name -> dragoman.v1.Cost
+	6,   // 46: dragoman.v1.Cost.basis:type_name -> dragoman.v1.CostBasis
+	7,   // 47: dragoman.v1.Cost.billing_type:type_name -> dragoman.v1.BillingType
+	85,  // 48: dragoman.v1.RateLimit.resets_at:type_name -> google.protobuf.Timestamp
+	8,   // 49: dragoman.v1.Started.session_disposition:type_name -> dragoman.v1.SessionDisposition
+	82,  // 50: dragoman.v1.Started.env:type_name -> dragoman.v1.Started.EnvEntry
+	83,  // 51: dragoman.v1.Started.prompt_bytes:type_name -> dragoman.v1.Started.PromptBytesEntry
+	76,  // 52: dragoman.v1.Started.permissions:type_name -> dragoman.v1.Permissions
+	80,  // 53: dragoman.v1.Started.capabilities:type_name -> dragoman.v1.Capabilities
+	78,  // 54: dragoman.v1.Started.limits:type_name -> dragoman.v1.Limits
+	84,  // 55: dragoman.v1.Started.labels:type_name -> dragoman.v1.Started.LabelsEntry
+	9,   // 56: dragoman.v1.State.phase:type_name -> dragoman.v1.RunPhase
+	86,  // 57: dragoman.v1.State.retry_delay:type_name -> google.protobuf.Duration
+	22,  // 58: dragoman.v1.State.retry_cause:type_name -> dragoman.v1.FailureKind
+	48,  // 59: dragoman.v1.Session.mcp_servers:type_name -> dragoman.v1.McpServerStatus
+	10,  // 60: dragoman.v1.Message.role:type_name -> dragoman.v1.MessageRole
+	11,  // 61: dragoman.v1.FileChange.operation:type_name -> dragoman.v1.FileOperation
+	12,  // 62: dragoman.v1.FileChange.provenance:type_name -> dragoman.v1.Provenance
+	53,  // 63: dragoman.v1.Plan.entries:type_name -> dragoman.v1.PlanEntry
+	13,  // 64: dragoman.v1.PlanEntry.status:type_name -> dragoman.v1.PlanEntryStatus
+	14,  // 65: dragoman.v1.Subagent.status:type_name -> dragoman.v1.SubagentStatus
+	40,  // 66: dragoman.v1.Subagent.usage:type_name -> dragoman.v1.Usage
+	16,  // 67: dragoman.v1.InputOption.kind:type_name -> dragoman.v1.InputOptionKind
+	15,  // 68: dragoman.v1.InputRequest.kind:type_name -> dragoman.v1.InputKind
+	58,  // 69: dragoman.v1.InputRequest.subject:type_name -> dragoman.v1.InputSubject
+	56,  // 70: dragoman.v1.InputRequest.options:type_name -> dragoman.v1.InputOption
+	85,  // 71: dragoman.v1.InputRequest.expires_at:type_name -> google.protobuf.Timestamp
+	59,  // 72: dragoman.v1.InputRequest.default_answer:type_name -> dragoman.v1.InputAnswer
+	2,   // 73: dragoman.v1.InputSubject.tool_kind:type_name -> dragoman.v1.ToolKind
+	17,  // 74: dragoman.v1.InputResolved.resolution:type_name -> dragoman.v1.InputResolution
+	59,  // 75: dragoman.v1.InputResolved.answer:type_name -> dragoman.v1.InputAnswer
+	18,  // 76: dragoman.v1.InputAccepted.mode:type_name -> dragoman.v1.InputMode
+	19,  // 77: dragoman.v1.Notice.severity:type_name -> dragoman.v1.Severity
+	70,  // 78: dragoman.v1.AttemptEnded.failure:type_name -> dragoman.v1.Failure
+	71,  // 79: dragoman.v1.AttemptEnded.session:type_name -> dragoman.v1.SessionUpdate
+	40,  // 80: dragoman.v1.AttemptEnded.usage:type_name -> dragoman.v1.Usage
+	7,   // 81: dragoman.v1.AttemptEnded.billing_type:type_name -> dragoman.v1.BillingType
+	20,  // 82: dragoman.v1.Gap.reason:type_name -> dragoman.v1.GapReason
+	86,  // 83: dragoman.v1.Heartbeat.idle:type_name -> google.protobuf.Duration
+	31,  // 84: dragoman.v1.Batch.events:type_name -> dragoman.v1.AgentEvent
+	22,  // 85: dragoman.v1.Failure.kind:type_name -> dragoman.v1.FailureKind
+	85,  // 86: dragoman.v1.Failure.retry_not_before:type_name -> google.protobuf.Timestamp
+	87,  // 87: dragoman.v1.Failure.detail:type_name -> google.protobuf.Struct
+	23,  // 88: dragoman.v1.SessionUpdate.change:type_name -> dragoman.v1.SessionChange
+	72,  // 89: dragoman.v1.SessionUpdate.handle:type_name -> dragoman.v1.SessionHandle
+	87,  // 90: dragoman.v1.SessionHandle.params:type_name -> google.protobuf.Struct
+	21,  // 91: dragoman.v1.Result.outcome:type_name -> dragoman.v1.Outcome
+	70,  // 92: dragoman.v1.Result.failure:type_name -> dragoman.v1.Failure
+	40,  // 93: dragoman.v1.Result.usage:type_name -> dragoman.v1.Usage
+	71,  // 94: dragoman.v1.Result.session:type_name -> dragoman.v1.SessionUpdate
+	74,  // 95: dragoman.v1.Result.question:type_name -> dragoman.v1.Question
+	75,  // 96: dragoman.v1.Result.counters:type_name -> dragoman.v1.RunCounters
+	86,  // 97: dragoman.v1.Result.duration:type_name -> google.protobuf.Duration
+	7,   // 98: dragoman.v1.Result.billing_type:type_name -> dragoman.v1.BillingType
+	77,  // 99: dragoman.v1.Permissions.rules:type_name -> dragoman.v1.PermissionRule
+	24,  // 100: dragoman.v1.Permissions.default_decision:type_name -> dragoman.v1.PermissionDecision
+	86,  // 101: dragoman.v1.Permissions.request_timeout:type_name -> google.protobuf.Duration
+	24,  // 102: dragoman.v1.PermissionRule.decision:type_name -> dragoman.v1.PermissionDecision
+	2,   // 103: dragoman.v1.PermissionRule.tool_kind:type_name -> dragoman.v1.ToolKind
+	86,  // 104: dragoman.v1.Limits.start_up:type_name -> google.protobuf.Duration
+	86,  // 105: dragoman.v1.Limits.idle:type_name -> google.protobuf.Duration
+	86,  // 106: dragoman.v1.Limits.wall:type_name -> google.protobuf.Duration
+	86,  // 107: dragoman.v1.Limits.grace:type_name -> google.protobuf.Duration
+	86,  // 108: dragoman.v1.Limits.tool_call:type_name -> google.protobuf.Duration
+	79,  // 109: dragoman.v1.Limits.budget:type_name -> dragoman.v1.Budget
+	81,  // 110: dragoman.v1.Capabilities.items:type_name -> dragoman.v1.Capability
+	27,  // 111: dragoman.v1.Capabilities.resume_style:type_name -> dragoman.v1.ResumeStyle
+	28,  // 112: dragoman.v1.Capabilities.cancel_style:type_name -> dragoman.v1.CancelStyle
+	29,  // 113: dragoman.v1.Capabilities.permission_mode:type_name -> dragoman.v1.PermissionMode
+	30,  // 114: dragoman.v1.Capabilities.usage_reporting:type_name -> dragoman.v1.UsageReporting
+	25,  // 115: dragoman.v1.Capability.feature:type_name -> dragoman.v1.Feature
+	26,  // 116: dragoman.v1.Capability.origin:type_name -> dragoman.v1.CapabilityOrigin
+	117, // [117:117] is the sub-list for method output_type
+	117, // [117:117] is the sub-list for method input_type
+	117, // [117:117] is the sub-list for extension type_name
+	117, // [117:117] is the sub-list for extension extendee
+	0,   // [0:117] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_event_proto_init() }
@@ -8253,6 +8386,7 @@ func file_dragoman_v1_event_proto_init() {
 		(*AgentEvent_InputAccepted)(nil),
 		(*AgentEvent_InputDropped)(nil),
 		(*AgentEvent_Artifact)(nil),
+		(*AgentEvent_RunUpdated)(nil),
 	}
 	file_dragoman_v1_event_proto_msgTypes[3].OneofWrappers = []any{
 		(*Text_Delta)(nil),
@@ -8268,19 +8402,23 @@ func file_dragoman_v1_event_proto_init() {
 	file_dragoman_v1_event_proto_msgTypes[13].OneofWrappers = []any{}
 	file_dragoman_v1_event_proto_msgTypes[15].OneofWrappers = []any{}
 	file_dragoman_v1_event_proto_msgTypes[24].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[33].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[38].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[41].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[43].OneofWrappers = []any{}
-	file_dragoman_v1_event_proto_msgTypes[47].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[32].OneofWrappers = []any{
+		(*RunUpdated_Model)(nil),
+		(*RunUpdated_PermissionMode)(nil),
+	}
+	file_dragoman_v1_event_proto_msgTypes[34].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[39].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[42].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[44].OneofWrappers = []any{}
 	file_dragoman_v1_event_proto_msgTypes[48].OneofWrappers = []any{}
+	file_dragoman_v1_event_proto_msgTypes[49].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_event_proto_rawDesc), len(file_dragoman_v1_event_proto_rawDesc)),
 			NumEnums:      31,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

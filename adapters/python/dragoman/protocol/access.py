@@ -42,7 +42,7 @@ _MOST_NAME: Final = 200
 """Characters of an unknown identity that a log line repeats."""
 _ACTING: Final = frozenset(
     {
-        *("Respond", "Send", "Cancel", "SyncSkills", "DeleteSession"),
+        *("Respond", "Send", "UpdateRun", "Cancel", "SyncSkills", "DeleteSession"),
         *("RegisterAdapter", "UnregisterAdapter", "RestartAdapter"),
         *("CreateAgent", "UpdateAgent", "DeleteAgent"),
     }

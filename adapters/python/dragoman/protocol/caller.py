@@ -24,7 +24,7 @@ __all__ = [
 
 SCOPES: Final = {
     "read": "see adapters, and all runs with their events",
-    "run": "start runs, and follow, cancel, answer and send inputs to those that the same token started",
+    "run": "start runs, and follow, cancel, answer, change and send inputs to those that the same token started",
     "respond": "answer the input requests of all runs",
     "adapter": "register and unregister adapters, if it is for all their names",
     "admin": "everything",
@@ -69,6 +69,7 @@ RULES: Final[dict[str, RpcRule]] = {
     f"{_ADAPTER}Respond": _for("run", "respond", target="run", of_run=("respond",)),
     # What is sent gives the agent new work: more than an answer to what it asks.
     f"{_ADAPTER}Send": _for("run", target="run"),
+    f"{_ADAPTER}UpdateRun": _for("run", target="run"),
     f"{_ADAPTER}GetChanges": _for("read", "run", target="run", of_run=("read",)),
     f"{_ADAPTER}ReadArtifact": _for("read", "run", target="run", of_run=("read",)),
     f"{_ROUTER}ListAdapters": _for("read", "run", "respond", "adapter"),

@@ -51,6 +51,7 @@ NEVER_BATCHED = frozenset(
         "batch",
         "input_accepted",
         "input_dropped",
+        "run_updated",
     )
 )
 """Field numbers of bodies that a batch never carries."""

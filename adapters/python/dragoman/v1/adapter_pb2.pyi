@@ -1884,6 +1884,60 @@ class SendResponse(google.protobuf.message.Message):
 Global___SendResponse: typing_extensions.TypeAlias = SendResponse
 
 @typing.final
+class UpdateRunRequest(google.protobuf.message.Message):
+    """UpdateRunRequest changes a run while its agent works."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: builtins.int
+    ADAPTER_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    PERMISSION_MODE_FIELD_NUMBER: builtins.int
+    SENDER_FIELD_NUMBER: builtins.int
+    run_id: builtins.str
+    """The run's ID."""
+    adapter: builtins.str
+    """The adapter's type or an alias. May be empty."""
+    model: builtins.str
+    """The model, as ExecuteRequest.model. Not empty."""
+    permission_mode: builtins.str
+    """The agent's own permission mode, as Permissions.native_mode. Not empty."""
+    sender: builtins.str
+    """Who changes it, for the record. Empty: as RespondRequest.responder."""
+    def __init__(
+        self,
+        *,
+        run_id: builtins.str = ...,
+        adapter: builtins.str = ...,
+        model: builtins.str = ...,
+        permission_mode: builtins.str = ...,
+        sender: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["change", b"change", "model", b"model", "permission_mode", b"permission_mode"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "change", b"change", "model", b"model", "permission_mode", b"permission_mode", "run_id", b"run_id", "sender", b"sender"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["change", b"change"]) -> typing.Literal["model", "permission_mode"] | None: ...
+
+Global___UpdateRunRequest: typing_extensions.TypeAlias = UpdateRunRequest
+
+@typing.final
+class UpdateRunResponse(google.protobuf.message.Message):
+    """UpdateRunResponse says where the change is recorded."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    sequence: builtins.int
+    """The sequence of run_updated."""
+    def __init__(
+        self,
+        *,
+        sequence: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["sequence", b"sequence"]) -> None: ...
+
+Global___UpdateRunResponse: typing_extensions.TypeAlias = UpdateRunResponse
+
+@typing.final
 class ListModelsRequest(google.protobuf.message.Message):
     """ListModelsRequest asks for models."""
 

@@ -130,6 +130,11 @@ class AdapterServiceStub(object):
                 request_serializer=dragoman_dot_v1_dot_adapter__pb2.SendRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_adapter__pb2.SendResponse.FromString,
                 _registered_method=True)
+        self.UpdateRun = channel.unary_unary(
+                '/dragoman.v1.AdapterService/UpdateRun',
+                request_serializer=dragoman_dot_v1_dot_adapter__pb2.UpdateRunRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_adapter__pb2.UpdateRunResponse.FromString,
+                _registered_method=True)
 
 
 class AdapterServiceServicer(object):
@@ -362,6 +367,26 @@ class AdapterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateRun(self, request, context):
+        """UpdateRun changes the model or the permission mode of a run while its agent works. OK means that the agent has
+        taken the change, from its next call of the model or action on, and that `run_updated` is recorded. It holds for
+        the rest of the attempt, its later turns included; another attempt begins as its request says. The call waits
+        until the agent can take the change; ending it does not undo the change. The same change again is made again.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | there is nothing to change, the value is invalid, or the stored agent of the run decides about it | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+        | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+        | the adapter does not declare FEATURE_UPDATE_MODEL or FEATURE_UPDATE_PERMISSION_MODE, as the change requires | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | let the run end; resume its session with another model or mode |
+        | the agent rejects the change; nothing has changed | FAILED_PRECONDITION UPDATE_REFUSED | read the message; choose another value |
+        | 64 changes of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
+        | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+        | the run has ended, or is being cancelled, or ends before the agent has taken the change | FAILED_PRECONDITION RUN_FINISHED | resume the session in another run |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdapterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -429,6 +454,11 @@ def add_AdapterServiceServicer_to_server(servicer, server):
                     servicer.Send,
                     request_deserializer=dragoman_dot_v1_dot_adapter__pb2.SendRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_adapter__pb2.SendResponse.SerializeToString,
+            ),
+            'UpdateRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateRun,
+                    request_deserializer=dragoman_dot_v1_dot_adapter__pb2.UpdateRunRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_adapter__pb2.UpdateRunResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -812,6 +842,33 @@ class AdapterService(object):
             '/dragoman.v1.AdapterService/Send',
             dragoman_dot_v1_dot_adapter__pb2.SendRequest.SerializeToString,
             dragoman_dot_v1_dot_adapter__pb2.SendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.AdapterService/UpdateRun',
+            dragoman_dot_v1_dot_adapter__pb2.UpdateRunRequest.SerializeToString,
+            dragoman_dot_v1_dot_adapter__pb2.UpdateRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

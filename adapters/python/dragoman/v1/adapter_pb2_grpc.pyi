@@ -242,7 +242,23 @@ _AdapterServiceSendType = typing_extensions.TypeVar(
     ],
 )
 
-class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType, _AdapterServiceGetChangesType, _AdapterServiceReadArtifactType, _AdapterServiceSendType]):
+_AdapterServiceUpdateRunType = typing_extensions.TypeVar(
+    '_AdapterServiceUpdateRunType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.UpdateRunRequest,
+        dragoman.v1.adapter_pb2.UpdateRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.UpdateRunRequest,
+        dragoman.v1.adapter_pb2.UpdateRunResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.UpdateRunRequest,
+        dragoman.v1.adapter_pb2.UpdateRunResponse,
+    ],
+)
+
+class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType, _AdapterServiceGetChangesType, _AdapterServiceReadArtifactType, _AdapterServiceSendType, _AdapterServiceUpdateRunType]):
     """AdapterService runs one agent. The field `adapter` of a request names the adapter: by its type or an alias. At a
     sidecar it may be empty. Common to all RPCs:
 
@@ -329,6 +345,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
             dragoman.v1.adapter_pb2.SendRequest,
             dragoman.v1.adapter_pb2.SendResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.adapter_pb2.UpdateRunRequest,
+            dragoman.v1.adapter_pb2.UpdateRunResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -384,6 +404,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
         grpc.aio.UnaryUnaryMultiCallable[
             dragoman.v1.adapter_pb2.SendRequest,
             dragoman.v1.adapter_pb2.SendResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.adapter_pb2.UpdateRunRequest,
+            dragoman.v1.adapter_pb2.UpdateRunResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -545,6 +569,23 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     | the run has ended, or is being cancelled or ended | FAILED_PRECONDITION RUN_FINISHED | start another run that resumes the session |
     """
 
+    UpdateRun: _AdapterServiceUpdateRunType
+    """UpdateRun changes the model or the permission mode of a run while its agent works. OK means that the agent has
+    taken the change, from its next call of the model or action on, and that `run_updated` is recorded. It holds for
+    the rest of the attempt, its later turns included; another attempt begins as its request says. The call waits
+    until the agent can take the change; ending it does not undo the change. The same change again is made again.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | there is nothing to change, the value is invalid, or the stored agent of the run decides about it | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+    | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+    | the adapter does not declare FEATURE_UPDATE_MODEL or FEATURE_UPDATE_PERMISSION_MODE, as the change requires | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | let the run end; resume its session with another model or mode |
+    | the agent rejects the change; nothing has changed | FAILED_PRECONDITION UPDATE_REFUSED | read the message; choose another value |
+    | 64 changes of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
+    | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+    | the run has ended, or is being cancelled, or ends before the agent has taken the change | FAILED_PRECONDITION RUN_FINISHED | resume the session in another run |
+    """
+
 AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.adapter_pb2.DescribeRequest,
@@ -597,6 +638,10 @@ AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.adapter_pb2.SendRequest,
         dragoman.v1.adapter_pb2.SendResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.UpdateRunRequest,
+        dragoman.v1.adapter_pb2.UpdateRunResponse,
     ],
 ]
 
@@ -854,6 +899,28 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         | 64 inputs of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
         | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
         | the run has ended, or is being cancelled or ended | FAILED_PRECONDITION RUN_FINISHED | start another run that resumes the session |
+        """
+
+    @abc.abstractmethod
+    def UpdateRun(
+        self,
+        request: dragoman.v1.adapter_pb2.UpdateRunRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.adapter_pb2.UpdateRunResponse, collections.abc.Awaitable[dragoman.v1.adapter_pb2.UpdateRunResponse]]:
+        """UpdateRun changes the model or the permission mode of a run while its agent works. OK means that the agent has
+        taken the change, from its next call of the model or action on, and that `run_updated` is recorded. It holds for
+        the rest of the attempt, its later turns included; another attempt begins as its request says. The call waits
+        until the agent can take the change; ending it does not undo the change. The same change again is made again.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | there is nothing to change, the value is invalid, or the stored agent of the run decides about it | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+        | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
+        | the adapter does not declare FEATURE_UPDATE_MODEL or FEATURE_UPDATE_PERMISSION_MODE, as the change requires | INVALID_ARGUMENT NOT_SUPPORTED, the field in BadRequest | let the run end; resume its session with another model or mode |
+        | the agent rejects the change; nothing has changed | FAILED_PRECONDITION UPDATE_REFUSED | read the message; choose another value |
+        | 64 changes of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
+        | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
+        | the run has ended, or is being cancelled, or ends before the agent has taken the change | FAILED_PRECONDITION RUN_FINISHED | resume the session in another run |
         """
 
 def add_AdapterServiceServicer_to_server(servicer: AdapterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -45,7 +45,7 @@ class _EventOriginEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     EVENT_ORIGIN_ROUTER: _EventOrigin.ValueType  # 3
     """A router; adapters must not set it."""
     EVENT_ORIGIN_OPERATOR: _EventOrigin.ValueType  # 4
-    """A person or program, through an RPC (Respond, Cancel, Send)."""
+    """A person or program, through an RPC (Respond, Cancel, Send, UpdateRun)."""
 
 class EventOrigin(_EventOrigin, metaclass=_EventOriginEnumTypeWrapper):
     """EventOrigin says who caused an event."""
@@ -59,7 +59,7 @@ EVENT_ORIGIN_ADAPTER: EventOrigin.ValueType  # 2
 EVENT_ORIGIN_ROUTER: EventOrigin.ValueType  # 3
 """A router; adapters must not set it."""
 EVENT_ORIGIN_OPERATOR: EventOrigin.ValueType  # 4
-"""A person or program, through an RPC (Respond, Cancel, Send)."""
+"""A person or program, through an RPC (Respond, Cancel, Send, UpdateRun)."""
 Global___EventOrigin: typing_extensions.TypeAlias = EventOrigin
 
 class _OutputStream:
@@ -1036,6 +1036,10 @@ class _FeatureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """Images among them go to the model."""
     FEATURE_ARTIFACTS: _Feature.ValueType  # 33
     """Files that the agent leaves to the caller are reported, and can be read: ReadArtifact."""
+    FEATURE_UPDATE_MODEL: _Feature.ValueType  # 34
+    """The model of a run can be changed while the agent works: UpdateRun."""
+    FEATURE_UPDATE_PERMISSION_MODE: _Feature.ValueType  # 35
+    """The agent's permission mode can be changed while it works: UpdateRun."""
 
 class Feature(_Feature, metaclass=_FeatureEnumTypeWrapper):
     """Feature is something that an adapter may support."""
@@ -1108,6 +1112,10 @@ FEATURE_IMAGES: Feature.ValueType  # 32
 """Images among them go to the model."""
 FEATURE_ARTIFACTS: Feature.ValueType  # 33
 """Files that the agent leaves to the caller are reported, and can be read: ReadArtifact."""
+FEATURE_UPDATE_MODEL: Feature.ValueType  # 34
+"""The model of a run can be changed while the agent works: UpdateRun."""
+FEATURE_UPDATE_PERMISSION_MODE: Feature.ValueType  # 35
+"""The agent's permission mode can be changed while it works: UpdateRun."""
 Global___Feature: typing_extensions.TypeAlias = Feature
 
 class _CapabilityOrigin:
@@ -1289,6 +1297,7 @@ class AgentEvent(google.protobuf.message.Message):
     INPUT_ACCEPTED_FIELD_NUMBER: builtins.int
     INPUT_DROPPED_FIELD_NUMBER: builtins.int
     ARTIFACT_FIELD_NUMBER: builtins.int
+    RUN_UPDATED_FIELD_NUMBER: builtins.int
     RUN_ID_FIELD_NUMBER: builtins.int
     TIME_FIELD_NUMBER: builtins.int
     ATTEMPT_FIELD_NUMBER: builtins.int
@@ -1419,6 +1428,10 @@ class AgentEvent(google.protobuf.message.Message):
         """A file that the agent leaves to the caller; call ReadArtifact."""
 
     @property
+    def run_updated(self) -> Global___RunUpdated:
+        """The agent has taken another model or permission mode; see UpdateRun."""
+
+    @property
     def time(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the writer created the event."""
 
@@ -1461,6 +1474,7 @@ class AgentEvent(google.protobuf.message.Message):
         input_accepted: Global___InputAccepted | None = ...,
         input_dropped: Global___InputDropped | None = ...,
         artifact: Global___Artifact | None = ...,
+        run_updated: Global___RunUpdated | None = ...,
         run_id: builtins.str = ...,
         time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         attempt: builtins.int = ...,
@@ -1469,9 +1483,9 @@ class AgentEvent(google.protobuf.message.Message):
         redacted: builtins.bool = ...,
         native: Global___NativeFrame | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["artifact", b"artifact", "attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_accepted", b"input_accepted", "input_dropped", b"input_dropped", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "plan", b"plan", "replay_done", b"replay_done", "result", b"result", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["artifact", b"artifact", "attempt", b"attempt", "attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_accepted", b"input_accepted", "input_dropped", b"input_dropped", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "origin", b"origin", "plan", b"plan", "redacted", b"redacted", "replay_done", b"replay_done", "result", b"result", "run_id", b"run_id", "sequence", b"sequence", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["text", "thinking", "tool_output", "log", "tool_call", "tool_result", "usage", "started", "state", "session", "message", "file_change", "plan", "subagent", "compaction", "input_request", "input_resolved", "notice", "attempt_ended", "result", "gap", "replay_done", "heartbeat", "batch", "input_accepted", "input_dropped", "artifact"] | None: ...
+    def HasField(self, field_name: typing.Literal["artifact", b"artifact", "attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_accepted", b"input_accepted", "input_dropped", b"input_dropped", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "plan", b"plan", "replay_done", b"replay_done", "result", b"result", "run_updated", b"run_updated", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["artifact", b"artifact", "attempt", b"attempt", "attempt_ended", b"attempt_ended", "batch", b"batch", "body", b"body", "compaction", b"compaction", "file_change", b"file_change", "gap", b"gap", "heartbeat", b"heartbeat", "input_accepted", b"input_accepted", "input_dropped", b"input_dropped", "input_request", b"input_request", "input_resolved", b"input_resolved", "lineage", b"lineage", "log", b"log", "message", b"message", "native", b"native", "notice", b"notice", "origin", b"origin", "plan", b"plan", "redacted", b"redacted", "replay_done", b"replay_done", "result", b"result", "run_id", b"run_id", "run_updated", b"run_updated", "sequence", b"sequence", "session", b"session", "started", b"started", "state", b"state", "subagent", b"subagent", "text", b"text", "thinking", b"thinking", "time", b"time", "tool_call", b"tool_call", "tool_output", b"tool_output", "tool_result", b"tool_result", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["text", "thinking", "tool_output", "log", "tool_call", "tool_result", "usage", "started", "state", "session", "message", "file_change", "plan", "subagent", "compaction", "input_request", "input_resolved", "notice", "attempt_ended", "result", "gap", "replay_done", "heartbeat", "batch", "input_accepted", "input_dropped", "artifact", "run_updated"] | None: ...
 
 Global___AgentEvent: typing_extensions.TypeAlias = AgentEvent
 
@@ -2793,6 +2807,34 @@ class InputDropped(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["input_id", b"input_id", "message", b"message", "reason", b"reason"]) -> None: ...
 
 Global___InputDropped: typing_extensions.TypeAlias = InputDropped
+
+@typing.final
+class RunUpdated(google.protobuf.message.Message):
+    """RunUpdated reports that the agent has taken a change of UpdateRun, for the rest of the attempt."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: builtins.int
+    PERMISSION_MODE_FIELD_NUMBER: builtins.int
+    SENDER_FIELD_NUMBER: builtins.int
+    model: builtins.str
+    """The model: UpdateRunRequest.model."""
+    permission_mode: builtins.str
+    """The agent's own permission mode: UpdateRunRequest.permission_mode."""
+    sender: builtins.str
+    """Who changed it: UpdateRunRequest.sender, else how the server authenticated the call."""
+    def __init__(
+        self,
+        *,
+        model: builtins.str = ...,
+        permission_mode: builtins.str = ...,
+        sender: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["change", b"change", "model", b"model", "permission_mode", b"permission_mode"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["change", b"change", "model", b"model", "permission_mode", b"permission_mode", "sender", b"sender"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["change", b"change"]) -> typing.Literal["model", "permission_mode"] | None: ...
+
+Global___RunUpdated: typing_extensions.TypeAlias = RunUpdated
 
 @typing.final
 class Notice(google.protobuf.message.Message):

@@ -28,6 +28,7 @@ COMMANDS: dict[str, _Lazy] = {
     "attach": _Lazy("dragoman.cli.commands.run", "Follow a run: replay, then live events."),
     "cancel": _Lazy("dragoman.cli.commands.control", "Cancel a run."),
     "respond": _Lazy("dragoman.cli.commands.control", "Answer an input request of a run."),
+    "update": _Lazy("dragoman.cli.commands.control", "Change the model or permission mode of a run."),
     "send": _Lazy("dragoman.cli.commands.control", "Give a run an input while its agent works."),
     "changes": _Lazy("dragoman.cli.commands.control", "Show what a run changed in its workspace."),
     "artifacts": _Lazy("dragoman.cli.commands.artifacts", "List or read the files that a run left."),

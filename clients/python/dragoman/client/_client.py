@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar
 
 from dragoman.client._artifacts import pieces
 from dragoman.client._channel import Channel
-from dragoman.client._requests import duration, send_request, to_struct
+from dragoman.client._requests import duration, send_request, to_struct, update_request
 from dragoman.client._stream import RunStream
 from dragoman.protocol.addresses import is_served
 from dragoman.protocol.errors import DragomanError, Reason
@@ -255,6 +255,33 @@ class Client:
         request = send_request(run_id, text, mode, input_id)
         request.sender, request.adapter = sender, adapter
         return await self._channel.answer(self._channel.adapter.Send(request, timeout=self._timeout))
+
+    async def update_run(
+        self,
+        run_id: str,
+        *,
+        model: str = "",
+        permission_mode: str = "",
+        sender: str = "",
+        adapter: str = "",
+    ) -> pb.UpdateRunResponse:
+        """Change the model or the permission mode of a run while its agent works; wait until the agent has taken it.
+
+        Args:
+            run_id: the run.
+            model: the model from the agent's next call on.
+            permission_mode: the agent's own permission mode from its next action on. One of the two is given.
+            sender: who changes it, for the record.
+            adapter: the run's adapter; empty if the router knows the run.
+
+        Raises:
+            ValueError: neither is given, or both are.
+            DragomanError: NOT_SUPPORTED: the adapter does not declare the change; POLICY_DENIED; UPDATE_REFUSED by
+                the agent, and nothing has changed; RUN_FINISHED.
+        """
+        request = update_request(run_id, model, permission_mode)
+        request.sender, request.adapter = sender, adapter
+        return await self._channel.answer(self._channel.adapter.UpdateRun(request, timeout=self._timeout))
 
     async def get_changes(self, run_id: str, *, with_diffs: bool = True, adapter: str = "") -> pb.GetChangesResponse:
         """Return which files a run with ``track_changes`` has changed: by now, or by its end.

@@ -1,13 +1,13 @@
 """Calls for the run of a stream."""
 
 from dragoman.client._channel import Channel
-from dragoman.client._requests import duration, send_request
+from dragoman.client._requests import duration, send_request, update_request
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 
 class RunControl:
-    """Cancels a run, answers it, and gives it inputs."""
+    """Cancels a run, answers it, changes it, and gives it inputs."""
 
     def __init__(self, channel: Channel, attach: api.AttachRequest) -> None:
         self._channel = channel
@@ -65,3 +65,9 @@ class RunControl:
         request = send_request(self.run_id, text, mode, input_id)
         request.sender, request.adapter = sender, self._attach.adapter
         return await self._channel.answer(self._channel.adapter.Send(request))
+
+    async def update(self, *, model: str = "", permission_mode: str = "", sender: str = "") -> api.UpdateRunResponse:
+        """Change the model or the permission mode of this run while its agent works; see `Client.update_run`."""
+        request = update_request(self.run_id, model, permission_mode)
+        request.sender, request.adapter = sender, self._attach.adapter
+        return await self._channel.answer(self._channel.adapter.UpdateRun(request))

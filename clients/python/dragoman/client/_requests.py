@@ -101,3 +101,19 @@ def execute_request(
 def send_request(run_id: str, text: str, mode: event_pb2.InputMode.ValueType, input_id: str = "") -> pb.SendRequest:
     """Return a request that gives a run an input; without an ID the input gets a new one."""
     return pb.SendRequest(run_id=run_id, text=text, mode=mode, input_id=input_id or new_input_id())
+
+
+def update_request(run_id: str, model: str, permission_mode: str) -> pb.UpdateRunRequest:
+    """Return the request that changes a run.
+
+    Raises:
+        ValueError: nothing is to change, or two things.
+    """
+    if bool(model) == bool(permission_mode):
+        raise ValueError("give either model or permission_mode; one thing changes at a time")
+    request = pb.UpdateRunRequest(run_id=run_id)
+    if model:
+        request.model = model
+    else:
+        request.permission_mode = permission_mode
+    return request

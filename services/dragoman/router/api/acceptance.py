@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from dragoman.protocol import audit
 from dragoman.protocol.caller import current_caller
-from dragoman.protocol.errors import FieldViolation, invalid_fields, not_supported
+from dragoman.protocol.errors import FieldViolation, invalid, invalid_fields, not_supported
 from dragoman.protocol.identity import new_run_id
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.api.agents import StoredAgents
@@ -108,6 +108,18 @@ class Acceptance:
         run.adapter_token = issued
         self._note_unknown_fallbacks(run, chain)
         return run, True
+
+    async def update_check(self, request: pb.UpdateRunRequest, run: Run) -> Callable[[], None]:
+        """Return what refuses a change of a run that the policy does not allow for the adapter that has it by then.
+
+        Raises:
+            DragomanError: INVALID_REQUEST: the stored agent of the run decides about it; or RUN_LOG_UNAVAILABLE.
+        """
+        if run.record.agent_name and request.HasField("permission_mode"):
+            wrong = await self._agents.mode_problem(run.record.agent_name, request.permission_mode)
+            if wrong:
+                raise invalid("permission_mode", wrong)
+        return lambda: self._policy.check_update(request, run.record.adapter)
 
     def _live(self, name: str) -> int:
         return sum(run.record.started_by == name for run in self._runs.live())

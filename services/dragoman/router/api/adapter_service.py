@@ -8,7 +8,7 @@ import contextlib
 from typing import Final, assert_never
 
 from dragoman.protocol.access import caller_name
-from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.event_buffer import EventReader
 from dragoman.protocol.server import Context
 from dragoman.protocol.signals import Signal
@@ -28,7 +28,7 @@ from dragoman.router.api.validation import execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
 from dragoman.router.runs.answers import find_input, finished, repeat_answer, unknown_request
 from dragoman.router.runs.cancellation import cancel, how_it_ended, respond
-from dragoman.router.runs.sending import find_accepted, repeat_input, send
+from dragoman.router.runs.sending import find_accepted, repeat_input, send, update
 from dragoman.router.runs.state import Superseded, is_replayed
 from dragoman.v1 import adapter_pb2 as pb
 
@@ -182,6 +182,28 @@ class AdapterServicer(QueryServicer):
             case Finished(stored):
                 reader = self._streams.stored_reader(stored)
                 return await _send_again(request, reader, stored.logged, finished(request.run_id))
+            case never:
+                assert_never(never)
+
+    async def UpdateRun(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Change the model or the permission mode of a run."""
+        request = read(pb.UpdateRunRequest, data)
+        if request.WhichOneof("change") is None:
+            raise invalid("change", "there is nothing to change; set model or permission_mode")
+        if not request.sender:
+            data += pb.UpdateRunRequest(sender=caller_name()).SerializeToString()
+        located = await self._locator.resolve(request.run_id, request.adapter)
+        allow_control(located.facts)
+        match located:
+            case Local(run):
+                bind(adapter=run.record.adapter, run_id=run.run_id)
+                data = addressed(pb.UpdateRunRequest, data, request.adapter, run.backend.record.type)
+                check = await self._acceptance.update_check(request, run)
+                return await update(run, request, data, remaining_s(context), check)
+            case Remote(stored, forwarder):
+                return await forwarder.answer(stored, "UpdateRun", data, context)
+            case Finished():
+                raise finished(request.run_id)
             case never:
                 assert_never(never)
 

@@ -20,10 +20,10 @@ from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.paging import decode_any, encode_token, fitting, invalid_token, page_size
 from dragoman.router.model.ports import Clock
 from dragoman.router.policy.agent_secrets import references, resolve, secret_violations
-from dragoman.router.policy.stored_agents import MOST_BYTES, filled, name_problem
+from dragoman.router.policy.stored_agents import MOST_BYTES, filled, loosened, name_problem
 from dragoman.router.storage.database import StoreError, in_time
 from dragoman.router.storage.run_log import READ_S, RunLog
-from dragoman.v1 import adapter_pb2
+from dragoman.v1 import adapter_pb2, event_pb2
 from dragoman.v1 import router_pb2 as pb
 from google.protobuf import json_format, struct_pb2
 
@@ -158,6 +158,17 @@ class StoredAgents:
         following = filled(request, agent, lambda name: self.adapters.present(name) is backend)
         check(following, execute_objection(following))
         return following
+
+    async def mode_problem(self, name: str, mode: str) -> str:
+        """Return why a run of an agent may not change to a permission mode; empty if it may.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
+        agent = await self._find(name)
+        if agent is None:
+            return f"agent {name!r}, which decides about it, is gone"
+        return "; ".join(one.description for one in loosened(event_pb2.Permissions(native_mode=mode), agent))
 
     async def _resolve(self, agent: pb.StoredAgent) -> None:
         names = references(agent)

@@ -14,6 +14,7 @@ from dragoman.router.policy.operator_policy import (
     objections,
     parse_policy,
     permitted,
+    update_objections,
 )
 from dragoman.v1 import adapter_pb2
 
@@ -66,6 +67,17 @@ class OperatorPolicyFile:
         wrong = [*objections(policy, request, adapter, os.path.realpath), *caller_objections(policy, request)]
         if wrong:
             _log.info("request denied by policy", adapter=adapter, fields=[one.path for one in wrong])
+            raise denied(wrong)
+
+    def check_update(self, request: adapter_pb2.UpdateRunRequest, adapter: str) -> None:
+        """Refuse a change of a run that asks for more than is allowed of an adapter's type.
+
+        Raises:
+            DragomanError: POLICY_DENIED.
+        """
+        wrong = [*update_objections(self.current(), request, adapter)]
+        if wrong:
+            _log.info("change denied by policy", adapter=adapter, fields=[one.path for one in wrong])
             raise denied(wrong)
 
     def permit(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:

@@ -44,6 +44,13 @@ class RequestPolicy(Protocol):
             DragomanError: POLICY_DENIED.
         """
 
+    def check_update(self, request: adapter_pb2.UpdateRunRequest, adapter: str) -> None:
+        """Refuse a change of a run that asks for more than is allowed of an adapter's type.
+
+        Raises:
+            DragomanError: POLICY_DENIED.
+        """
+
     def permit(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
         """Complete what an adapter gets by what the policy adds, in place.
 
@@ -62,6 +69,9 @@ class Unrestricted:
     """The policy of a router whose operator has set none."""
 
     def check(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
+        """Allow everything."""
+
+    def check_update(self, request: adapter_pb2.UpdateRunRequest, adapter: str) -> None:
         """Allow everything."""
 
     def permit(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:

@@ -201,6 +201,22 @@ def caller_objections(policy: OperatorPolicy, request: adapter_pb2.ExecuteReques
         yield FieldViolation("fallback.after_side_effects", "must be false")
 
 
+def update_objections(
+    policy: OperatorPolicy, request: adapter_pb2.UpdateRunRequest, adapter: str
+) -> Iterator[FieldViolation]:
+    """Yield the field of a change of a run that asks for more than the policy allows an adapter."""
+    allowed = _allowed_models(policy, adapter)
+    if request.HasField("model") and allowed is not None and not _matches(request.model, allowed):
+        yield FieldViolation("model", _unlisted("model", request.model, allowed))
+    modes = policy.native_modes
+    if request.HasField("permission_mode") and modes is not None and not _matches(request.permission_mode, modes):
+        yield FieldViolation("permission_mode", _unlisted("mode", request.permission_mode, modes))
+
+
+def _unlisted(what: str, value: str, allowed: Sequence[str]) -> str:
+    return f"{what} {value[:_MAX_NAMED]!r} is not allowed; allowed: {', '.join(allowed) or 'none'}"
+
+
 def _settings(request: adapter_pb2.ExecuteRequest) -> dict[str, Any]:
     struct = request.config if request.HasField("config") else request.agent.adapter_config
     return {name: _plain(value) for name, value in struct.fields.items()}
@@ -236,13 +252,12 @@ def _model_objections(
     allowed = _allowed_models(policy, adapter)
     if allowed is None:
         return
-    choices = ", ".join(allowed) or "none"
     model = settings.get("model")
     for path, name in (("model", request.model), ("config.model", model)):
         if name and not (isinstance(name, str) and _matches(name, allowed)):
-            yield FieldViolation(path, f"model {str(name)[:_MAX_NAMED]!r} is not allowed; allowed: {choices}")
+            yield FieldViolation(path, _unlisted("model", str(name), allowed))
     if not request.model and not model and not _default_model(allowed):
-        yield FieldViolation("model", f"must name an allowed model: {choices}")
+        yield FieldViolation("model", f"must name an allowed model: {', '.join(allowed) or 'none'}")
 
 
 def _directory_objections(
@@ -316,10 +331,7 @@ def _permission_objections(policy: OperatorPolicy, permissions: pb.Permissions) 
         yield FieldViolation("permissions.auto_approve", "must be false")
     mode, allowed = permissions.native_mode, policy.native_modes
     if mode and allowed is not None and not _matches(mode, allowed):
-        choices = ", ".join(allowed) or "none"
-        yield FieldViolation(
-            "permissions.native_mode", f"mode {mode[:_MAX_NAMED]!r} is not allowed; allowed: {choices}"
-        )
+        yield FieldViolation("permissions.native_mode", _unlisted("mode", mode, allowed))
 
 
 def _limit_objections(

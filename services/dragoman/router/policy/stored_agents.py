@@ -50,7 +50,7 @@ def filled(
     Raises:
         DragomanError: INVALID_REQUEST, with each field that would loosen what the agent restricts.
     """
-    wrong = [*_locked(request, agent, same_adapter), *_loosened(request.permissions, agent)]
+    wrong = [*_locked(request, agent, same_adapter), *loosened(request.permissions, agent)]
     wrong += budget_problems(request.limits.budget)
     if wrong:
         raise invalid_fields(wrong)
@@ -120,7 +120,8 @@ def _replaced(request: adapter_pb2.ExecuteRequest, agent: router_pb2.StoredAgent
             yield FieldViolation(f"env.{name}", why)
 
 
-def _loosened(asked: pb.Permissions, agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
+def loosened(asked: pb.Permissions, agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
+    """Yield each field of permissions that would loosen those of a stored agent."""
     if not agent.HasField("permissions"):
         return
     most = agent.permissions

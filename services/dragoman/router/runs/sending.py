@@ -1,5 +1,6 @@
-"""Inputs of a run in mid-run: brought to the process that has it, and recorded ones found again."""
+"""Inputs and changes of a run in mid-run: brought to the process that has it, and recorded inputs found again."""
 
+from collections.abc import Callable
 from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason, not_supported
@@ -16,6 +17,10 @@ _ACCEPTANCE_S: Final = 10.0
 """How long an input waits until an adapter has the run."""
 _ACCEPTED: Final = FIELD_BY_KIND["input_accepted"]
 _NEEDED: Final = {pb.INPUT_MODE_STEER: pb.FEATURE_STEER}
+_NEEDED_BY_CHANGE: Final = {
+    "model": pb.FEATURE_UPDATE_MODEL,
+    "permission_mode": pb.FEATURE_UPDATE_PERMISSION_MODE,
+}
 
 
 async def send(run: Run, request: adapter_pb2.SendRequest, data: bytes, timeout_s: float | None) -> bytes:
@@ -31,6 +36,36 @@ async def send(run: Run, request: adapter_pb2.SendRequest, data: bytes, timeout_
         DragomanError: the adapter's status; NOT_SUPPORTED; ADAPTER_UNAVAILABLE while no adapter has the run; or
             RUN_FINISHED, also if the input may have been accepted before.
     """
+    await _until_at_adapter(run, "send the input again", timeout_s)
+    _refuse_undeclared(run, "mode", _NEEDED.get(request.mode, pb.FEATURE_QUEUE))
+    return await _asked(run, "Send", data, timeout_s)
+
+
+async def update(
+    run: Run, request: adapter_pb2.UpdateRunRequest, data: bytes, timeout_s: float | None, check: Callable[[], None]
+) -> bytes:
+    """Bring a change to the adapter.
+
+    Args:
+        run: the run.
+        request: what the caller sent; it has a change.
+        data: the same, for the adapter.
+        timeout_s: how long the caller waits; None for no limit.
+        check: raises if the adapter that has the run by now may not get the change.
+
+    Raises:
+        DragomanError: the adapter's status, or that of ``check``; NOT_SUPPORTED; ADAPTER_UNAVAILABLE while no adapter
+            has the run; or RUN_FINISHED.
+    """
+    await _until_at_adapter(run, "make the change again", timeout_s)
+    name = request.WhichOneof("change") or ""
+    check()
+    _refuse_undeclared(run, name, _NEEDED_BY_CHANGE[name])
+    return await _asked(run, "UpdateRun", data, timeout_s)
+
+
+async def _until_at_adapter(run: Run, advice: str, timeout_s: float | None) -> None:
+    """Wait for the adapter that takes what a caller has for a run; raise if there is none."""
     await run.until(is_accepted, _ACCEPTANCE_S if timeout_s is None else min(timeout_s, _ACCEPTANCE_S))
     if isinstance(run.state, Superseded) and run.refusal is not None:
         raise run.refusal
@@ -39,20 +74,22 @@ async def send(run: Run, request: adapter_pb2.SendRequest, data: bytes, timeout_
     if run.instance is None or not is_accepted(run.state):
         if progress_of(run.state).is_cancelling:
             raise finished(run.run_id)
-        raise unavailable(f"No adapter has run {run.run_id!r} at present; send the input again.")
-    _refuse_undeclared(run, request)
-    if run.instance.gone.is_set():
-        raise unavailable(f"Adapter {run.record.adapter!r} {run.instance.gone_because}.")
-    return await run.instance.channel.answer("Send", data, timeout_s=timeout_s)
+        raise unavailable(f"No adapter has run {run.run_id!r} at present; {advice}.")
 
 
-def _refuse_undeclared(run: Run, request: adapter_pb2.SendRequest) -> None:
-    """Refuse a mode that the present adapter does not declare; one of an earlier revision has no Send."""
+async def _asked(run: Run, method: str, data: bytes, timeout_s: float | None) -> bytes:
+    if run.instance is None or run.instance.gone.is_set():
+        because = "is gone" if run.instance is None else run.instance.gone_because
+        raise unavailable(f"Adapter {run.record.adapter!r} {because}.")
+    return await run.instance.channel.answer(method, data, timeout_s=timeout_s)
+
+
+def _refuse_undeclared(run: Run, path: str, feature: pb.Feature.ValueType) -> None:
+    """Refuse what the present adapter does not declare; one of an earlier revision does not serve it."""
     description = run.backend.record.description
-    feature = _NEEDED.get(request.mode, pb.FEATURE_QUEUE)
     if description is not None and not any(item.feature == feature for item in description.capabilities.items):
         name = pb.Feature.Name(feature)
-        raise not_supported("mode", f"adapter {run.record.adapter!r} does not declare {name}")
+        raise not_supported(path, f"adapter {run.record.adapter!r} does not declare {name}")
 
 
 async def find_accepted(reader: EventReader, input_id: str, end: int) -> pb.AgentEvent | None:

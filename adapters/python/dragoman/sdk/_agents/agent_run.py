@@ -97,6 +97,7 @@ class AgentRun:
         # From here on nothing is waited for: no input is accepted that could not become a turn.
         run.inputs.drop_all()
         run.sent.close(self._why_last(job, end, verdict))
+        run.updates.close()
         return self._result(job, end, verdict, lost=lost or verdict.lost_session)
 
     async def _turns(self, session: SessionPlan, program: tuple[str, str]) -> tuple[Job, AttemptEnd, Verdict]:
@@ -155,7 +156,7 @@ class AgentRun:
     # Before the attempt.
 
     async def _job(self, session: SessionPlan, program: tuple[str, str], run_dir: Path) -> Job:
-        run, settings = self._run, self._run.accepted
+        run, settings = self._run, self._run.updates.applied(self._run.accepted)
         strategy = strategy_in_force(self._spec.skill_strategy, self._spec.skill_layout)
         if self._spec.has(pb.FEATURE_WORKSPACE):  # else the agent reads no files
             settings = await asyncio.to_thread(with_bundled_files, settings, strategy, run_dir)

@@ -113,11 +113,25 @@ class Untaken(Struct, frozen=True):
     input_id: str
 
 
+class Updated(Struct, frozen=True):
+    """The agent has taken a change of its model or permission mode."""
+
+    update_id: str
+
+
+class NotUpdated(Struct, frozen=True):
+    """The agent has rejected a change of its model or permission mode; nothing has changed."""
+
+    update_id: str
+    why: str
+    """In the agent's own words. May be empty."""
+
+
 class CloseInput(Struct, frozen=True):
     """Close the agent's standard input: it has all it needs."""
 
 
-Output: TypeAlias = pb.AgentEvent | Ask | Withdraw | Write | Untaken | CloseInput
+Output: TypeAlias = pb.AgentEvent | Ask | Withdraw | Write | Untaken | Updated | NotUpdated | CloseInput
 """What comes out of a parser."""
 
 
@@ -163,6 +177,30 @@ class Steers(Protocol):
         What is yielded has a ``Write``, and ``steering.taken`` if nothing of the agent's output confirms it. An agent
         that confirms it makes the parser yield that later, or ``Untaken`` if it rejects the input. What neither
         happened to by the end of the turn becomes another turn, or is dropped.
+        """
+
+
+class Update(Struct, frozen=True):
+    """A change of the agent's model or of its permission mode: exactly one of them is set."""
+
+    update_id: str
+    """Distinguishes it from the other changes of the run."""
+    model: str = ""
+    permission_mode: str = ""
+
+
+@runtime_checkable
+class Updates(Protocol):
+    """A parser whose agent changes its model or permission mode while it works; its adapter declares which.
+
+    The features are FEATURE_UPDATE_MODEL and FEATURE_UPDATE_PERMISSION_MODE.
+    """
+
+    def update(self, update: Update) -> Iterable[Output] | None:
+        """Give the agent a change; None if it takes none just now, and is to be asked again after its next output.
+
+        Once the agent has answered, the parser yields ``Updated`` or ``NotUpdated``: at once where that is certain,
+        else later. A change that is not answered by the end of the turn is given again in the next one.
         """
 
 

@@ -16,11 +16,14 @@ from dragoman.sdk._output.outcome import Evidence
 from dragoman.sdk._output.parser import (
     Ask,
     Interrupts,
+    NotUpdated,
     Output,
     Parser,
     Steers,
     Stream,
     Untaken,
+    Updated,
+    Updates,
     Withdraw,
     Write,
 )
@@ -31,7 +34,7 @@ from dragoman.sdk._run.agent_output import AgentOutput
 from dragoman.sdk._run.deadlines import Deadlines
 from dragoman.sdk._run.questions import Questions
 from dragoman.sdk._run.run import Run
-from dragoman.sdk._run.steering import Steerer
+from dragoman.sdk._run.steering import Steerer, Updater
 from dragoman.sdk._run.stop_sequence import StopSequence
 from dragoman.sdk._run.waiting import wait_first
 from dragoman.v1 import event_pb2 as pb
@@ -117,6 +120,11 @@ class Attempt:
             self._run.sent.on_steer = lambda sent: (
                 not (self._deadlines.is_ending or self._input.is_closed) and steerer.give(sent)
             )
+        if isinstance(self._parser, Updates):
+            updater = Updater(self._run, self._parser, self._take_one)
+            self._run.updates.on_update = lambda update: (
+                not (self._deadlines.is_ending or self._input.is_closed) and updater.give(update)
+            )
         try:
             with self._run.observed(self._observe):
                 self._note_waiting()  # a question may be open since the turn before, or have ended meanwhile
@@ -127,6 +135,7 @@ class Attempt:
             await asyncio.gather(ended, return_exceptions=True)
             self._run.inputs.end_turn()
             self._run.sent.end_turn()
+            self._run.updates.end_turn()
         self._output.finish()
         return AttemptEnd(self._evidence(end), end.tree_confirmed_dead, self._output.raw)
 
@@ -214,9 +223,11 @@ class Attempt:
             self._deadlines.lingers_until = _now() + self._launch.linger_s
             self._run.inputs.end_turn()
             self._run.sent.end_turn()
+            self._run.updates.end_turn()
             self._input.close()
             self._wake.set()
         self._run.sent.offer()
+        self._run.updates.offer()
 
     def _take_one(self, output: Output) -> None:
         if isinstance(output, pb.AgentEvent):
@@ -229,6 +240,10 @@ class Attempt:
             self._run.inputs.withdraw(self._run.turns.own_id(output.request_id))
         elif isinstance(output, Untaken):
             self._run.sent.refuse(output.input_id)
+        elif isinstance(output, Updated):
+            self._run.updates.take(output.update_id)
+        elif isinstance(output, NotUpdated):
+            self._run.updates.refuse(output.update_id, output.why)
         elif isinstance(output, Write):
             self._input.write(output.data)
         else:

@@ -26,6 +26,7 @@ from dragoman.sdk._run.files import RunFiles
 from dragoman.sdk._run.inputs import Inputs, Resolution
 from dragoman.sdk._run.sent_inputs import ATTEMPT_ENDED, CANCELLED, RUN_ENDED, SentInputs
 from dragoman.sdk._run.turns import Turns, printed
+from dragoman.sdk._run.updates import RunUpdates
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
@@ -99,6 +100,8 @@ class Run:
         self.inputs = Inputs(self)
         self.sent = SentInputs(self)
         """What callers send while it runs."""
+        self.updates = RunUpdates(self)
+        """What callers change while it runs."""
         self.turns = Turns()
         """Its turns in the present attempt."""
         self.attempting = asyncio.Event()
@@ -151,6 +154,7 @@ class Run:
         self.attempting.clear()
         self.inputs.drop_all()
         self.sent.drop_all(ATTEMPT_ENDED)
+        self.updates.end_attempt()
         self._text_streams.end_all()
         event = pb.AgentEvent(attempt_ended=ended, origin=pb.EVENT_ORIGIN_ADAPTER)
         if self.budget is not None:
@@ -196,6 +200,7 @@ class Run:
     def end_turn(self) -> None:
         """Take note that the agent's turn is over: nothing of it follows."""
         self.sent.end_turn()
+        self.updates.end_turn()
         self._text_streams.end_all()
 
     def emit_all(self, events: Iterable[pb.AgentEvent]) -> None:
@@ -249,6 +254,7 @@ class Run:
                 self.state(pb.RUN_PHASE_CANCELLING, reason=reason)
             self.inputs.drop_all()  # no answers are awaited any more
             self.sent.close(CANCELLED)
+            self.updates.close()
         elif deadline >= cancellation.deadline:
             return
         cancellation.deadline = deadline
@@ -263,6 +269,7 @@ class Run:
             self.started(pb.Started())  # a run that failed before its first attempt has this event too
         self.inputs.drop_all()
         self.sent.close(RUN_ENDED)
+        self.updates.close()
         self._text_streams.end_all()
         if result.outcome in _FAILURES and not result.HasField("failure"):
             result.failure.CopyFrom(_NO_REASON)

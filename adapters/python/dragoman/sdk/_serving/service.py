@@ -35,6 +35,7 @@ from dragoman.sdk._serving.artifacts import stream_artifact
 from dragoman.sdk._serving.queries import QueryServicer, check_name
 from dragoman.sdk._serving.runs import RunTable, overlapping
 from dragoman.sdk._serving.sending import check_input, refuse_undeclared
+from dragoman.sdk._serving.updating import check_update, refuse_undeclared_update
 from dragoman.sdk.adapter import Adapter
 from dragoman.sdk.spec import AdapterInfo
 from dragoman.v1 import adapter_pb2 as pb
@@ -145,6 +146,15 @@ class AdapterServicer(QueryServicer):
             # Meanwhile the same input may have come again.
             sequence = run.sent.repeated(request) or run.sent.accept(request, request.sender or caller_name())
         return pb.SendResponse(sequence=sequence)
+
+    async def UpdateRun(self, request: pb.UpdateRunRequest, _context: Context) -> pb.UpdateRunResponse:  # noqa: N802
+        """Change the model or the permission mode of a run."""
+        check_name(self.info, request.adapter)
+        check_update(request)
+        run = self._runs.find(request.run_id)
+        bind_context(run_id=run.run_id, adapter=self.info.type)
+        refuse_undeclared_update(self.info, request)
+        return pb.UpdateRunResponse(sequence=await run.updates.make(request, request.sender or caller_name()))
 
     async def GetChanges(self, request: pb.GetChangesRequest, _context: Context) -> pb.GetChangesResponse:  # noqa: N802
         """Say what a run changed in its workspace."""

@@ -1,4 +1,4 @@
-"""``dragoman cancel``, ``respond``, ``send`` and ``changes``: calls for a run by its ID."""
+"""``dragoman cancel``, ``respond``, ``send``, ``update`` and ``changes``: calls for a run by its ID."""
 
 import json
 from typing import Annotated
@@ -114,6 +114,32 @@ def send_command(run_id: str, text: str, steer: bool, input_id: str, adapter: st
             run_id, text, mode=mode, input_id=input_id, sender="dragoman command line", adapter=adapter
         )
         print_lines([[Segment(f"accepted; recorded as event {response.sequence}")]])
+
+    return run_connected(router, work)
+
+
+@click.command("update")
+@click.argument("run_id", metavar="RUN")
+@click.option("--model", default="", metavar="MODEL", help="The model from the agent's next call on.")
+@click.option("--permission-mode", default="", metavar="MODE", help="The agent's own permission mode, e.g. plan.")
+@adapter_option()
+@router_option(finds_runs=True)
+def update_command(run_id: str, model: str, permission_mode: str, adapter: str, router: str | None) -> int:
+    """Change the model or the permission mode of RUN while its agent works, and wait until the agent has taken it."""
+    if not model and not permission_mode:
+        raise click.UsageError("nothing to change; give --model or --permission-mode")
+    sender = "dragoman command line"
+
+    async def work(client: Client) -> None:
+        if permission_mode:  # first: it may be there to keep the other model from doing harm
+            response = await client.update_run(
+                run_id, permission_mode=permission_mode, sender=sender, adapter=adapter
+            )
+            words = f"permission mode {one_line(permission_mode)}; recorded as event {response.sequence}"
+            print_lines([[Segment(words)]])
+        if model:
+            response = await client.update_run(run_id, model=model, sender=sender, adapter=adapter)
+            print_lines([[Segment(f"model {one_line(model)}; recorded as event {response.sequence}")]])
 
     return run_connected(router, work)
 

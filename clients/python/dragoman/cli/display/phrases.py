@@ -251,6 +251,14 @@ def input_dropped(event: pb.AgentEvent, _debug: bool) -> list[Line]:
     return [[Segment(f"! warning: the input {one_line(body.input_id)} was dropped: {why}", Style.STRONG)]]
 
 
+def run_updated(event: pb.AgentEvent, _debug: bool) -> list[Line]:
+    """Show what has changed of the run."""
+    body = event.run_updated
+    who = f" by {one_line(body.sender)}" if body.sender else ""
+    what = f"permission mode: {one_line(body.permission_mode)}" if body.permission_mode else ""
+    return [_system(f"+ changed{who}: {what or f'model: {one_line(body.model)}'}")]
+
+
 def usage(event: pb.AgentEvent, debug: bool) -> list[Line]:
     """Show tokens, with ``--debug``; the totals are in the summary line."""
     if not debug:
@@ -345,6 +353,7 @@ PHRASES: dict[str, Phrase] = {
     "input_resolved": input_resolved,
     "input_accepted": input_accepted,
     "input_dropped": input_dropped,
+    "run_updated": run_updated,
     "usage": usage,
     "notice": notice,
     "attempt_ended": attempt_ended,

@@ -21,6 +21,7 @@ from dragoman.conformance.checks import (
     sending,
     sessions,
     settings,
+    updating,
 )
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "sending",
     "sessions",
     "settings",
+    "updating",
 ]
