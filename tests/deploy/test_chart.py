@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -20,7 +21,8 @@ from tests.deploy.conftest import CHART, GOLDEN, RELEASE, Failed, Object, helm, 
 
 pytestmark = pytest.mark.helm
 
-FOREIGN = {"cert-manager.io/v1", "gateway.networking.k8s.io/v1", "monitoring.coreos.com/v1"}
+SANDBOXES = "extensions.agents.x-k8s.io/v1beta1"
+FOREIGN = {"cert-manager.io/v1", "gateway.networking.k8s.io/v1", "monitoring.coreos.com/v1", SANDBOXES}
 """Groups of which Kubernetes itself has no schema."""
 VERSIONS = ["1.30.0", "1.33.0", "1.37.0"]
 TLS = {"tls__existingSecret": "tls", "auth__existingSecret": "token"}
@@ -35,6 +37,8 @@ def pods(found: Mapping[str, Object]) -> Iterator[tuple[str, Object]]:
             yield name, one["spec"]
         elif one["kind"] == "Deployment":
             yield name, one["spec"]["template"]["spec"]
+        elif one["kind"] == "SandboxTemplate":
+            yield name, one["spec"]["podTemplate"]["spec"]
 
 
 def containers(spec: Object) -> list[Object]:
@@ -58,6 +62,38 @@ def test_all_objects_are_valid_in_the_versions_that_it_supports(shape: str, vers
             kubernetes_validate.validate(one, version, strict=True)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_sandboxes_are_valid_by_the_schema_of_agent_sandbox(version: str) -> None:
+    """Version 0.5 of kubernetes-sigs/agent-sandbox, and for the pod in a template that of Kubernetes."""
+    schemas = json.loads((Path(__file__).parent / "agent-sandbox.json").read_text(encoding="utf-8"))
+    found = {one["kind"]: one for one in render("sandboxes").values() if one["apiVersion"] == SANDBOXES}
+    assert set(found) == {"SandboxTemplate", "SandboxWarmPool"}
+    for kind, one in found.items():
+        jsonschema.validate(one, schemas[kind])
+    pod = found["SandboxTemplate"]["spec"]["podTemplate"]
+    metadata = {**pod["metadata"], "name": "a-sandbox"}
+    kubernetes_validate.validate(
+        {**pod, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}, version, strict=True
+    )
+
+
+def test_a_sandbox_has_the_pod_that_a_deployment_would_have() -> None:
+    sandboxes, plain = render("sandboxes"), render("sandboxes", agentSandbox__enabled=False)
+    template, pool = (
+        sandboxes[f"{kind}/rel-dragoman-codex"]["spec"] for kind in ("SandboxTemplate", "SandboxWarmPool")
+    )
+    deployment = plain["Deployment/rel-dragoman-codex"]["spec"]
+    assert template["podTemplate"] == deployment["template"]
+    assert template["networkPolicyManagement"] == "Unmanaged", "the chart's own policies select the pods"
+    assert pool["sandboxTemplateRef"] == {"name": "rel-dragoman-codex"}
+    assert pool["replicas"] == deployment["replicas"]
+    selector = sandboxes["Service/rel-dragoman-codex"]["spec"]["selector"]
+    assert selector.items() <= template["podTemplate"]["metadata"]["labels"].items(), "routers find it"
+    # It has no scale that a budget could count by.
+    assert "PodDisruptionBudget/rel-dragoman-codex" not in sandboxes
+    assert "PodDisruptionBudget/rel-dragoman-codex" in plain
+
+
 def test_it_renders_as_before(shape: str) -> None:
     """DRAGOMAN_GOLDEN=1 writes what is rendered now; read the difference before you commit it."""
     text = helm("template", *RELEASE, "--values", str(values_of(shape)))
@@ -65,6 +101,61 @@ def test_it_renders_as_before(shape: str) -> None:
     if "DRAGOMAN_GOLDEN" in os.environ:
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+OURS = {"meta.helm.sh/release-name": "rel"}
+CLAIM = {"metadata": {"annotations": OURS}}
+KEPT = {"metadata": {"annotations": {**OURS, "helm.sh/resource-policy": "keep"}}}
+OF_ANOTHER = {"metadata": {"annotations": {"meta.helm.sh/release-name": "another"}}}
+
+
+def upgraded(folder: Path, installed: Mapping[str, Any], **sets: Any) -> None:
+    """Render an upgrade where these objects are installed, by kind; helm looks for none without a cluster."""
+    copy = folder / "dragoman"
+    shutil.copytree(CHART, copy)
+    template = copy / "templates" / "upgrade.yaml"
+    (copy / "installed.json").write_text(json.dumps(installed), encoding="utf-8")
+    found = r'(get ($.Files.Get "installed.json" | fromJson) "\1")'
+    text, count = re.subn(r'lookup "[^"]+" "([^"]+)" \S+ \S+(?= }})', found, template.read_text(encoding="utf-8"))
+    assert count == 2
+    template.write_text(text, encoding="utf-8")
+    arguments = [f"--set-json={path.replace('__', '.')}={json.dumps(value)}" for path, value in sets.items()]
+    helm("template", RELEASE[0], str(copy), *RELEASE[2:], "--is-upgrade", *arguments)
+
+
+@pytest.mark.parametrize("version", ["0.0.9", "0.1.0", "0.1.0-rc.1"])
+def test_newer_versions_may_be_installed_over_older_ones(tmp_path: Path, version: str) -> None:
+    installed = {"Deployment": {"metadata": {"labels": {"app.kubernetes.io/version": version}}}}
+    upgraded(tmp_path, installed, router__persistence__enabled=True)
+
+
+def test_an_older_version_over_a_newer_run_log_is_refused(tmp_path: Path) -> None:
+    installed = {"Deployment": {"metadata": {"labels": {"app.kubernetes.io/version": "0.2.0-rc.1"}}}}
+    with pytest.raises(
+        Failed, match=re.escape("version 0.2.0-rc.1 is installed, and 0.1.0 does not open its run log")
+    ):
+        upgraded(tmp_path / "a", installed, router__persistence__enabled=True)
+    upgraded(tmp_path / "b", installed)  # whose run log ended with its pod
+
+
+@pytest.mark.parametrize(
+    ("claim", "sets", "is_refused"),
+    [
+        (CLAIM, {}, True),
+        (CLAIM, {"router__persistence": {"enabled": True, "existingClaim": "another"}}, True),
+        (CLAIM, {"router__persistence__enabled": True}, False),
+        (KEPT, {}, False),
+        (OF_ANOTHER, {}, False),
+    ],
+)
+def test_an_upgrade_that_would_delete_a_volume_is_refused(
+    tmp_path: Path, claim: Object, sets: dict[str, Any], is_refused: bool
+) -> None:
+    if not is_refused:
+        upgraded(tmp_path, {"PersistentVolumeClaim": claim}, **sets)
+        return
+    with pytest.raises(Failed, match=re.escape("annotate pvc rel-dragoman-state helm.sh/resource-policy=keep")):
+        upgraded(tmp_path, {"PersistentVolumeClaim": claim}, **sets)
 
 
 def test_without_values_it_is_a_router_without_rights() -> None:

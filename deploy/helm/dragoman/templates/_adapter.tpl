@@ -97,3 +97,66 @@ livenessProbe:
   persistentVolumeClaim: {claimName: {{ . }}}
 {{- end }}
 {{- end }}
+
+{{/* Metadata and specification of a pod of its own. */}}
+{{- define "dragoman.adapterPod" -}}
+metadata:
+  labels:
+    {{- include "dragoman.labels" $.root | nindent 4 }}
+    app.kubernetes.io/component: adapter
+    dragoman.dev/adapter: {{ $.adapter.name }}
+    {{- with $.adapter.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with $.adapter.podAnnotations }}
+  annotations: {{ toJson . }}
+  {{- end }}
+spec:
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ $.adapter.terminationGracePeriodSeconds }}
+  {{- with $.root.Values.imagePullSecrets }}
+  imagePullSecrets: {{ toJson . }}
+  {{- end }}
+  securityContext:
+    {{- include "dragoman.podSecurity" $.root | nindent 4 }}
+  {{- with include "dragoman.scheduling" $.adapter | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- $paths := list "/private/run" "/private/tmp" "/private/home" (printf "/private/workspace-%s" $.adapter.name) }}
+  {{- $mounts := list (dict "name" "private" "mountPath" "/private") }}
+  {{- if or $.adapter.home.existingClaim $.adapter.home.size }}
+  {{- $paths = append $paths "/home-volume/home" }}
+  {{- $mounts = append $mounts (dict "name" "home" "mountPath" "/home-volume") }}
+  {{- end }}
+  initContainers:
+    - {{- include "dragoman.directories" (dict "root" $.root "image" (include "dragoman.image" (dict "image" $.root.Values.image "appVersion" $.root.Chart.AppVersion)) "pullPolicy" $.root.Values.image.pullPolicy "paths" $paths "mounts" $mounts) | nindent 6 }}
+  containers:
+    - name: adapter
+      {{- include "dragoman.adapterContainer" $ | nindent 6 }}
+      readinessProbe:
+        {{- if $.adapter.probes.readiness }}
+        {{- toYaml $.adapter.probes.readiness | nindent 8 }}
+        {{- else }}
+        {{- include "dragoman.healthProbe" (dict "port" 7900) | nindent 8 }}
+        periodSeconds: 10
+        {{- end }}
+      lifecycle:
+        preStop: {sleep: {seconds: {{ $.adapter.preStopSleepSeconds }}}}
+      ports:
+        - {name: grpc, containerPort: 7801}
+        - {name: health, containerPort: 7900}
+        {{- if $.root.Values.metrics.enabled }}
+        - {name: metrics, containerPort: {{ $.root.Values.metrics.port }}}
+        {{- end }}
+      volumeMounts:
+        - {name: private, mountPath: /run/dragoman, subPath: run}
+        - {name: tls, mountPath: /etc/dragoman/tls, readOnly: true}
+        {{- include "dragoman.adapterMounts" $ | trim | nindent 8 }}
+  volumes:
+    - {name: private, emptyDir: {}}
+    - {name: tls, secret: {secretName: {{ include "dragoman.adapterTlsSecret" $ }}, defaultMode: 0440}}
+    {{- with include "dragoman.adapterVolumes" $ | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+{{- end }}
