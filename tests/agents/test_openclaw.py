@@ -75,7 +75,7 @@ RECIPE = Recipe(
     idle_s=20,
     wall_s=4,
     grace_s=20,
-    own_files=[".npm"],
+    own_files=[".npm", ".cache"],  # in the latter its gateway stages copies of its databases, when it likes
     unset=adapter().spec.inherit,
 )
 WATCHFUL = ("quick_test",)
