@@ -334,6 +334,14 @@ class Sidecar:
         run.emit(input_accepted=accepted)
         return pb.SendResponse(sequence=run.sequence)
 
+    async def GetChanges(self, request: pb.GetChangesRequest, _context: Context) -> pb.GetChangesResponse:
+        self._find(request.run_id)
+        return pb.GetChangesResponse(root=f"/of/{self.instance_id}")
+
+    async def ReadArtifact(self, request: pb.ReadArtifactRequest, context: Context) -> None:
+        self._find(request.run_id)
+        await context.write(pb.ReadArtifactResponse(data=self.instance_id.encode()).SerializeToString())
+
     def _steps(self, request: pb.ExecuteRequest) -> list[Any]:
         script = json.loads(request.prompt or request.prompt_template or "[]")
         if isinstance(script, list):

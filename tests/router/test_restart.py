@@ -2,8 +2,10 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from dragoman.protocol.errors import Reason
+from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf.duration_pb2 import Duration
 
@@ -43,6 +45,20 @@ async def test_new_runs_go_to_the_new_process_and_live_ones_end_in_the_old(folde
         await gone(before.pid)
         await caller.until_listed(lambda entries: not entries[0].remarks)
         assert (await caller.entry("fake")).pid == after.pid
+
+
+async def test_the_old_process_says_what_its_live_run_changed_and_left(folder: Path) -> None:
+    async with routing(config(folder, manifests=(manifest(folder, "fake"),))) as (_, caller):
+        stream = caller.execute("fake", *GATED, run_id="r")
+        (started, *_) = await stream.until("input_request")
+        instance = started.started.instance_id
+        assert (await restarted(caller, "fake")).adapter.description.instance_id != instance
+        changes = await caller.adapter.GetChanges(pb.GetChangesRequest(run_id="r"), timeout=PATIENCE_S)
+        assert changes.root == f"/of/{instance}"
+        call: Any = caller.adapter.ReadArtifact(pb.ReadArtifactRequest(run_id="r"), timeout=PATIENCE_S)
+        assert (await call.read()).data == instance.encode()
+        await open_gate(caller, "r")
+        await stream.rest()
 
 
 async def test_what_a_run_may_take_is_limited_by_the_grace(folder: Path) -> None:

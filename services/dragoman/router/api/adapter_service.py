@@ -5,6 +5,7 @@ So what a later revision of the contract adds passes through.
 """
 
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Final, assert_never
 
 from dragoman.protocol.access import caller_name
@@ -14,6 +15,7 @@ from dragoman.protocol.server import Context
 from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import addressed
+from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.relay import relay
 from dragoman.router.api.acceptance import Acceptance
@@ -22,10 +24,11 @@ from dragoman.router.api.calls import bind, read, refuse, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator
-from dragoman.router.api.queries import QueryServicer, call
+from dragoman.router.api.queries import Process, QueryServicer, call
 from dragoman.router.api.streaming import KeepAlive, RunStreams, SupersededError
 from dragoman.router.api.validation import execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
+from dragoman.router.runs.actor import Run
 from dragoman.router.runs.answers import find_input, finished, repeat_answer, unknown_request
 from dragoman.router.runs.cancellation import cancel, how_it_ended, respond
 from dragoman.router.runs.sending import find_accepted, repeat_input, send, update
@@ -214,16 +217,17 @@ class AdapterServicer(QueryServicer):
         allow_read(located.facts)
         match located:
             case Local(run):
-                backend, instance_id = run.backend, run.record.instance_id
+                backend, process = run.backend, _process_of(run)
             case Remote(stored, forwarder):
                 return await forwarder.answer(stored, "GetChanges", data, context)
             case Finished(stored):
-                backend, instance_id = await self._adapters.get(stored.adapter), stored.state.run.instance_id
+                backend = await self._adapters.get(stored.adapter)
+                process = backend.use(stored.state.run.instance_id)
             case never:
                 assert_never(never)
         bind(run_id=request.run_id)
         data = addressed(pb.GetChangesRequest, data, request.adapter, backend.record.type)
-        return await _changes(backend, instance_id, data, context)
+        return await _changes(backend, process, data, context)
 
     async def ReadArtifact(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
         """Stream a file that a run left: its adapter keeps it."""
@@ -233,18 +237,19 @@ class AdapterServicer(QueryServicer):
         with self._drain.stream():
             match located:
                 case Local(run):
-                    backend, instance_id = run.backend, run.record.instance_id
+                    backend, process = run.backend, _process_of(run)
                 case Remote(stored, forwarder):
                     ending = self._drain.ending
                     await forwarder.relay(stored, "ReadArtifact", data, context, ended_early=ending)
                     return
                 case Finished(stored):
-                    backend, instance_id = await self._adapters.get(stored.adapter), stored.state.run.instance_id
+                    backend = await self._adapters.get(stored.adapter)
+                    process = backend.use(stored.state.run.instance_id)
                 case never:
                     assert_never(never)
             bind(run_id=request.run_id, adapter=backend.record.type)
             data = addressed(pb.ReadArtifactRequest, data, request.adapter, backend.record.type)
-            await _artifact(backend, instance_id, data, context, self._drain.ending)
+            await _artifact(backend, process, data, context, self._drain.ending)
 
 
 async def _settled(locator: RunLocator, request: pb.AttachRequest) -> Located:
@@ -270,7 +275,19 @@ async def _elsewhere(
         await streams.stored(stored, context, after_sequence=after_sequence, batching=batching)
 
 
-async def _changes(backend: AdapterBackend, instance_id: str, data: bytes, context: Context) -> bytes:
+@contextlib.asynccontextmanager
+async def _process_of(run: Run) -> AsyncIterator[AdapterInstance]:
+    """Use the process that knows a run; that of a live one may be draining, and another serve new runs already."""
+    live = run.instance
+    if live is not None and not live.gone.is_set():
+        with live.used():
+            yield live
+    else:
+        async with run.backend.use(run.record.instance_id) as instance:
+            yield instance
+
+
+async def _changes(backend: AdapterBackend, process: Process, data: bytes, context: Context) -> bytes:
     gone = DragomanError(
         Reason.CHANGES_UNKNOWN,
         f"Adapter {backend.record.type!r} no longer knows what the run changed; ask sooner after the run's end.",
@@ -278,7 +295,7 @@ async def _changes(backend: AdapterBackend, instance_id: str, data: bytes, conte
     if not backend.is_up:
         raise gone
     try:
-        return await call(backend, "GetChanges", data, context, instance_id=instance_id)
+        return await call(backend, "GetChanges", data, context, process=process)
     except DragomanError as error:
         if error.reason is Reason.RUN_NOT_FOUND:
             raise gone from error
@@ -286,7 +303,7 @@ async def _changes(backend: AdapterBackend, instance_id: str, data: bytes, conte
 
 
 async def _artifact(
-    backend: AdapterBackend, instance_id: str, data: bytes, context: Context, ended_early: Signal
+    backend: AdapterBackend, process: Process, data: bytes, context: Context, ended_early: Signal
 ) -> None:
     gone = DragomanError(
         Reason.ARTIFACTS_GONE,
@@ -295,7 +312,7 @@ async def _artifact(
     if not backend.is_up:
         raise gone
     try:
-        async with backend.use(instance_id) as instance:
+        async with process as instance:
             await relay(instance.channel.stream("ReadArtifact", data), context, ended_early)
     except DragomanError as error:
         if error.reason is Reason.RUN_NOT_FOUND:

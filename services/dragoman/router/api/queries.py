@@ -1,11 +1,13 @@
 """The calls of ``AdapterService`` that are about adapters and their agents, not about runs."""
 
+from contextlib import AbstractAsyncContextManager
 from typing import TypeAlias
 
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.server import Context
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import addressed, is_cut, unavailable
+from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registry import without_process
 from dragoman.router.api.acceptance import Acceptance
@@ -22,6 +24,8 @@ _Named: TypeAlias = (
     | pb.SyncSkillsRequest
 )
 """Requests that are forwarded to the adapter that they name."""
+Process: TypeAlias = AbstractAsyncContextManager[AdapterInstance]
+"""A process of an adapter while it is used."""
 
 
 class QueryServicer:
@@ -83,7 +87,7 @@ class QueryServicer:
 
 
 async def call(
-    backend: AdapterBackend, method: str, data: bytes, context: Context, *, instance_id: str = ""
+    backend: AdapterBackend, method: str, data: bytes, context: Context, *, process: Process | None = None
 ) -> bytes:
     """Return an adapter's answer to a unary call.
 
@@ -92,13 +96,13 @@ async def call(
         method: the call's name.
         data: the request.
         context: the caller's.
-        instance_id: the process that has to answer; empty for any.
+        process: the one that has to answer; ``None`` for any.
 
     Raises:
         DragomanError: its status, or ADAPTER_UNAVAILABLE.
     """
     bind(adapter=backend.record.type)
-    async with backend.use(instance_id) as instance:
+    async with process or backend.use() as instance:
         try:
             return await instance.channel.answer(method, data, timeout_s=remaining_s(context))
         except DragomanError as error:
