@@ -107,6 +107,18 @@ def test_the_native_mode_is_the_agents(own: str, asked: str, is_refused: bool) -
         assert run(request, one).permissions.native_mode == own
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [pb.Permissions(rules=[pb.PermissionRule(decision=DENY)]), pb.Permissions(default_decision=DENY)],
+)
+def test_what_the_native_mode_could_overrule_is_refused(asked: pb.Permissions) -> None:
+    with pytest.raises(DragomanError) as caught:
+        run(api.ExecuteRequest(permissions=asked), agent(permissions=pb.Permissions(native_mode="bypass")))
+    (wrong,) = caught.value.violations
+    assert wrong.path == f"permissions.{asked.ListFields()[0][0].name}"
+    assert "'bypass'" in wrong.description
+
+
 @pytest.mark.parametrize("restricts", [False, True])
 def test_a_restricted_agent_keeps_its_servers_and_variables(restricts: bool) -> None:
     one = agent(mcp_servers=[api.McpServer(name="s")], env={"A": "agent"})

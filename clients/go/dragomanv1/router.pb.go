@@ -1907,7 +1907,7 @@ func (x *DeleteSessionResponse) GetDeleted() bool {
 // | adapter | must leave `adapter` out, or name the same |
 // | config | must leave `config` and `agent.adapter_config` out |
 // | fallback | must leave `fallback` out |
-// | permissions | must leave all these out. Its own rules must deny, and come first; the stricter default applies; `native_mode` must be the same, or empty; `interactive` holds if both have it. `auto_approve` is the agent's, and ends with rules or a default of the request |
+// | permissions | must leave all these out. Its own rules must deny, and come first; the stricter default applies; `native_mode` must be the same, or empty, and where the agent has one, the request no rules and no default, which it could overrule; `interactive` holds if both have it. `auto_approve` is the agent's, and ends with rules or a default of the request |
 // | limits | the lower one of each limit applies |
 //
 // A request that has what it must leave out is rejected with INVALID_REQUEST.

@@ -132,6 +132,12 @@ def loosened(asked: pb.Permissions, agent: router_pb2.StoredAgent) -> Iterator[F
     if asked.native_mode and asked.native_mode != most.native_mode:
         own = f"is {most.native_mode!r}" if most.native_mode else "is not set"
         yield FieldViolation("permissions.native_mode", f"{own} for agent {agent.name!r}; leave it out")
+    if most.native_mode:
+        why = f"the mode {most.native_mode!r} of agent {agent.name!r} may overrule it; leave it out"
+        if asked.rules:
+            yield FieldViolation("permissions.rules", why)
+        if asked.default_decision:
+            yield FieldViolation("permissions.default_decision", why)
     if asked.auto_approve and not most.auto_approve:
         yield FieldViolation("permissions.auto_approve", f"must be false for agent {agent.name!r}")
 
