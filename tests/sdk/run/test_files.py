@@ -37,8 +37,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def concluded(run: RunFiles) -> tuple[list[pb.AgentEvent], list[str]]:
     events: list[pb.AgentEvent] = []
     notices: list[str] = []
-    await run.conclude(events.append, lambda _severity, _code, message: notices.append(message))
+    await run.conclude(events.append, lambda _severity, _code, message: notices.append(message), masked)
     return events, notices
+
+
+def masked(name: str) -> str:
+    return name.replace("secret1", "***").replace("secret2", "***")
+
+
+async def test_no_two_artifacts_have_one_name_once_secrets_are_hidden() -> None:
+    run = FileStore().files_of_run()
+    for name in ("secret1", "secret2", "other"):
+        (run.artifacts / name).write_text(name)
+    events: list[pb.AgentEvent] = []
+    notices: list[str] = []
+
+    def emit(event: pb.AgentEvent) -> None:
+        event.artifact.name = masked(event.artifact.name)
+        events.append(event)
+
+    await run.conclude(emit, lambda _severity, _code, message: notices.append(message), masked)
+    assert [event.artifact.name for event in events] == ["other", "***"]
+    assert run.find("r", "***").path.read_text() == "secret1"
+    (notice,) = notices
+    assert notice.startswith("1 of the files")
 
 
 async def test_nothing_is_left_of_a_run_without_files(folder: Path) -> None:

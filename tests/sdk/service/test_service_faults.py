@@ -3,13 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import grpc
+import msgspec
 import pytest
 import structlog
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import MAX_REQUEST_BYTES, MIB
-from dragoman.sdk import Run
+from dragoman.sdk import Run, capabilities
 from dragoman.sdk._serving import runs as _runs
 from dragoman.sdk._serving import service as _service
 from dragoman.v1 import adapter_pb2 as api
@@ -70,6 +72,25 @@ async def test_an_adapter_that_raises_ends_its_run_without_a_word_of_it(
     assert LEAK not in repr(logged)
     (exception,) = {line["exception"] for line in logged if line["event"] == "adapter failed"}
     assert exception == type(error).__name__
+
+
+async def test_unknown_changes_do_not_hide_why_no_attempt_began(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def script(_: Run) -> pb.Result:
+        failure = pb.Failure(kind=pb.FAILURE_KIND_NOT_INSTALLED, message="There is no such program.")
+        return pb.Result(outcome=pb.OUTCOME_FAILED, failure=failure)
+
+    adapter = Scripted(script)
+    adapter.info = msgspec.structs.replace(adapter.info, capabilities=capabilities(pb.FEATURE_CHANGES))
+    monkeypatch.setattr(adapter, "workspace_of", lambda _: str(tmp_path / "absent"))
+    async with serving(adapter) as sidecar:
+        events = await sidecar.execute(api.ExecuteRequest(track_changes=True))
+        assert kinds(events) == ["started", "result"]
+        assert events[-1].result.failure.kind == pb.FAILURE_KIND_NOT_INSTALLED
+        assert (await refusal(sidecar.stub.GetChanges(api.GetChangesRequest(run_id=events[0].run_id)))).reason is (
+            Reason.CHANGES_UNKNOWN
+        )
 
 
 async def test_an_adapter_without_a_result_fails() -> None:

@@ -112,12 +112,15 @@ class RunFiles:
             directory.mkdir(mode=0o700)
             self.attached = await asyncio.to_thread(lay_out_attachments, list(request.attachments), directory)
 
-    async def conclude(self, emit: Callable[[pb.AgentEvent], None], notice: Notify) -> None:
+    async def conclude(
+        self, emit: Callable[[pb.AgentEvent], None], notice: Notify, redact: Callable[[str], str]
+    ) -> None:
         """Report and keep what the agent left, and remove the rest. Its processes have ended.
 
         Args:
             emit: writes an event of the run.
             notice: writes a notice: severity, code and message.
+            redact: hides the secrets in a name, as in events.
         """
         if self.attached:
             await asyncio.to_thread(_remove, self.attached[0].path.parent)
@@ -136,10 +139,15 @@ class RunFiles:
             await asyncio.to_thread(self._remove_but, kept)
         self.kept_bytes = found.size
         with suppress(OrderError):  # the run ended before an attempt; then no agent left anything
-            self._report(found, emit, notice)
+            self._report(found, emit, notice, redact)
 
-    def _report(self, found: Collected, emit: Callable[[pb.AgentEvent], None], notice: Notify) -> None:
+    def _report(
+        self, found: Collected, emit: Callable[[pb.AgentEvent], None], notice: Notify, redact: Callable[[str], str]
+    ) -> None:
         for file in found.kept:
+            if redact(file.artifact.name) in self._kept:
+                found.leave_out(file.artifact.name, "has the name of another one, with the secret in it hidden")
+                continue
             event = pb.AgentEvent(artifact=file.artifact, origin=pb.EVENT_ORIGIN_ADAPTER)
             emit(event)
             self._kept[event.artifact.name] = file  # a secret in the name is hidden

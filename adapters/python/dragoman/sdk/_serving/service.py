@@ -22,6 +22,7 @@ from dragoman.protocol.limits import (
 )
 from dragoman.protocol.logs import Logger, bind_context, failure_fields
 from dragoman.protocol.observer import Observer
+from dragoman.protocol.order import OrderError
 from dragoman.protocol.server import Context, draining, stream_events
 from dragoman.protocol.signals import Signal
 from dragoman.protocol.tracing import Tracing
@@ -275,7 +276,7 @@ async def _with_files(adapter: Adapter, run: Run, store: FileStore) -> event_pb2
     except BaseException:
         run.files.drop()
         raise
-    await run.files.conclude(run.emit, run.notice)
+    await run.files.conclude(run.emit, run.notice, run.redactor.text)
     return result
 
 
@@ -293,7 +294,8 @@ async def _executed(adapter: Adapter, run: Run) -> event_pb2.Result:
         await changes.conclude()
     if changes.problem:
         message = f"GetChanges has no answer: {changes.problem}."
-        run.notice(event_pb2.SEVERITY_WARNING, "changes_unknown", message)
+        with contextlib.suppress(OrderError):  # there was no attempt, or none is open: then GetChanges alone says so
+            run.notice(event_pb2.SEVERITY_WARNING, "changes_unknown", message)
     return result
 
 
