@@ -1,7 +1,10 @@
 """Addresses: what is one, where one may listen without TLS, and who holds a socket's path."""
 
 import errno
+import os
+import socket
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +77,13 @@ def test_a_socket_path_has_one_holder(tmp_path: Path) -> None:
     path = str(tmp_path / "a.sock")
     with hold_socket_path(path), pytest.raises(AddressError, match="another server"), hold_socket_path(path):
         raise AssertionError("held twice")
+    listening = socket.socket(socket.AF_UNIX)
+    with listening, hold_socket_path(path):
+        listening.bind(path)
+        listening.listen()
+        its_name = f"process {os.getpid()}" if sys.platform == "linux" else "another server"
+        with pytest.raises(AddressError, match=its_name), hold_socket_path(path):
+            pass
     with hold_socket_path(path):  # free again
         assert stat.S_IMODE(Path(f"{path}.lock").stat().st_mode) == 0o600
 

@@ -13,7 +13,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -44,6 +46,8 @@ _SOCKET_LIMIT: Final = 103
 """The longest path of a socket on every system."""
 _LINKS: Final = 40
 """As many symbolic links are followed, as by Linux."""
+_PROBE_S: Final = 2.0
+"""How long a probe of a socket waits."""
 _TOKEN_BYTES: Final = 512
 _MOST_BYTES: Final = 1 << 20
 _SHORTEST_TOKEN: Final = 16
@@ -229,10 +233,23 @@ def hold_socket_path(path: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise AddressError(f"another server listens on unix:{path}; stop it or choose another path") from error
+            pid = _process_at(path)
+            is_it = f"; it is process {pid}" if pid else ""
+            message = f"another server listens on unix:{path}{is_it}. Use it, stop it, or choose another path"
+            raise AddressError(message) from error
         yield
     finally:
         os.close(descriptor)
+
+
+def _process_at(path: str) -> int:
+    """Return the ID of the process that listens at a Unix socket; 0 if none does, or where that is not known."""
+    if hasattr(socket, "SO_PEERCRED"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(_PROBE_S)
+            probe.connect(path)
+            return int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+    return 0
 
 
 def read_protected(path: Path) -> bytes:
