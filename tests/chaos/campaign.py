@@ -16,7 +16,7 @@ from dragoman.v1 import event_pb2 as pb
 from tests.chaos import faults
 from tests.chaos.cases import AT_ONCE, HELD, Case, Cell, kills_of
 from tests.chaos.cluster import Cluster
-from tests.chaos.oracle import Evidence, Problem, judge
+from tests.chaos.oracle import Evidence, Problem, fate, judge
 from tests.chaos.scenario import Scenario
 
 MOST_RUNS: Final = 14
@@ -38,6 +38,10 @@ class Tally:
 
     kills: Counter[str] = field(default_factory=Counter)
     cells: Counter[Cell] = field(default_factory=Counter)
+    extras: Counter[str] = field(default_factory=Counter)
+    """How many runs had an input on its way, and how many a budget near its cap."""
+    inputs: Counter[str] = field(default_factory=Counter)
+    """What became of inputs."""
     outcomes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     seconds_to_lost: list[float] = field(default_factory=list)
@@ -79,6 +83,7 @@ class Campaign:
             await self._each(scenarios, Scenario.finish)
         self._tally.kills[victim] += kills_of(victim, cases)
         self._tally.cells.update(case.cell for case in cases)
+        self._tally.extras.update(f"{case.sends or 'no input'}{', budget' * case.has_budget}" for case in cases)
         if (postgres := self._cluster.postgres) is not None:
             for (
                 scenario
@@ -142,7 +147,9 @@ class Campaign:
         await self._cluster.start()
         for scenario in scenarios:
             try:
-                outcome = judge(await self._evidence(scenario))
+                await scenario.send_again()
+                evidence = await self._evidence(scenario)
+                outcome = judge(evidence)
             except Problem as problem:
                 self._report([scenario], str(problem))
             except (DragomanError, TimeoutError) as problem:
@@ -150,6 +157,8 @@ class Campaign:
             else:
                 name = pb.Outcome.Name(outcome).removeprefix("OUTCOME_") if outcome is not None else "refused"
                 self._tally.outcomes[f"{scenario.case.victim} {name}"] += 1
+                if evidence.sent is not None:
+                    self._tally.inputs[f"{scenario.case.sends} {fate(evidence)}"] += 1
         if found := await asyncio.to_thread(self._cluster.traces):
             self._report(scenarios, f"a secret is in {found}")
 
@@ -165,6 +174,7 @@ class Campaign:
             moves=scenario.moves,
             ended_first=scenario.ended_first,
             is_asked_for=scenario.is_asked_for,
+            sent=scenario.sender.sent if scenario.sender is not None else None,
         )
 
     def _report(self, scenarios: Sequence[Scenario], problem: str) -> None:

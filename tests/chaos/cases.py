@@ -29,6 +29,11 @@ AT_ONCE: Final = frozenset({HOLD, "claim", *REPLICAS})
 _SLOW: Final = frozenset({HOLD, "claim"})
 """Victims of every second sweep: it takes seconds until their runs go on."""
 
+MOST_CALLS: Final = 2
+"""The tool calls that a budget allows: an agent makes one before its state, and two more behind it."""
+_BUDGETED: Final = 0.35
+"""How many of the runs that can have a budget have one."""
+
 Cell = tuple[str, str, str, str]
 """Storage, victim, adapter, state."""
 
@@ -57,6 +62,23 @@ class Case:
     @property
     def cell(self) -> Cell:
         return self.storage, self.victim, self.adapter, self.state
+
+    @property
+    def sends(self) -> str:
+        """How the run gets an input: ``queue``, ``steer``, or ``turn``: it is in its state in the turn that begins
+        with the input; empty: it gets none.
+        """
+        if self.adapter == "process":
+            return ""  # it keeps no session
+        ways = ["", "queue"]
+        ways += ["steer"] if self.adapter == "claude_code" else []
+        ways += ["turn"] if self.state != "before" else []
+        return self.rng("sends").choice(ways)
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the run is near the cap of its budget in its state, and exceeds that behind it."""
+        return self.adapter != "process" and self.rng("budget").random() < _BUDGETED
 
     @property
     def how_to_repeat(self) -> str:

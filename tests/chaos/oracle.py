@@ -25,8 +25,25 @@ _IN_FLIGHT: Final = 1
 SUCCEEDED, FAILED, LOST = pb.OUTCOME_SUCCEEDED, pb.OUTCOME_FAILED, pb.OUTCOME_LOST
 
 
+_ON_ITS_WAY: Final = {"agent", "guard", "sidecar", "sidecar_guard", "router_sidecar"}
+"""Victims with which an agent may end that has noted an input, and could not say so any more, or was to get one."""
+
+
 class Problem(AssertionError):  # noqa: N818 - it reads as what it is in a failed test
     """The witnesses do not agree, or the run ended as it must not."""
+
+
+@dataclass
+class Sent:
+    """An input that a run was sent.
+
+    Attributes:
+        input_id: its ID, which the agent notes when it takes the input.
+        answers: to each call that was answered, in order: the sequence; 0: the run takes none, or is unknown.
+    """
+
+    input_id: str
+    answers: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -56,6 +73,8 @@ class Evidence:
     """Whether its end was in the log when its router died; no other router may change the run then."""
     is_asked_for: bool = False
     """Whether a caller repeated its request as long as it had no event of the run."""
+    sent: Sent | None = None
+    """What the run was sent on its way."""
 
 
 def read_notes(path: Path) -> list[dict[str, Any]]:
@@ -104,6 +123,8 @@ def judge(evidence: Evidence) -> pb.Outcome.ValueType | None:
     _judge_starts(evidence)
     _judge_rows(evidence.rows, evidence.log)
     _judge_moves(evidence)
+    _judge_input(evidence, evidence.log, result)
+    _judge_budget(evidence, evidence.log, result)
     return result.outcome
 
 
@@ -164,7 +185,8 @@ def _judge_gap(evidence: Evidence, log: Sequence[pb.AgentEvent], result: pb.Resu
         raise Problem(f"LOST by another router, and no gap covers what may be missing: {bodies[-5:]}")
     if "gap" in bodies and evidence.case.victim not in _LOSES_A_ROUTER:
         raise Problem(f"its router lived and knew all of it, and yet there is a gap: {bodies[-5:]}")
-    if "gap" in bodies and (bodies.index("gap") != len(bodies) - 2 or result.outcome != LOST):
+    behind = bodies[bodies.index("gap") + 1 :] if "gap" in bodies else []
+    if behind and (set(behind[:-1]) - {"input_dropped"} or result.outcome != LOST):
         raise Problem(f"a gap, and then more than LOST: {bodies[-5:]}")
 
 
@@ -175,18 +197,21 @@ def _judge_tokens(who: str, reported: list[str], printed: list[str], result: pb.
             f"{who}: output {wrong + 1} is {reported[wrong : wrong + 2]}, printed was {printed[wrong : wrong + 2]}"
         )
     missing = len(printed) - len(reported)
-    if result.outcome == SUCCEEDED and missing:
-        raise Problem(f"{who}: {missing} outputs of a run that succeeded are missing")
+    if (result.outcome == SUCCEEDED or _is_over_budget(result)) and missing:
+        raise Problem(f"{who}: {missing} outputs of a run that was not cut short are missing")
     if evidence.case.victim == "agent" and result.outcome == FAILED and missing > _IN_FLIGHT:
         raise Problem(f"{who}: {missing} outputs of a killed agent are missing")
 
 
 def _judge_starts(evidence: Evidence) -> None:
-    """An agent is started once for each attempt, and nothing here asks for a second one."""
+    """An agent is started once for each turn of an attempt, and nothing here asks for a second one."""
     assert evidence.log is not None
     births = sum("born" in note for note in evidence.journal)
     attempts = {event.attempt for event in evidence.log if event.WhichOneof("body") == "started"}
-    if births > 1 or attempts - {1}:
+    # What a router did not get any more, of one that is lost, may be that another turn began.
+    is_unknown = evidence.sent is not None and evidence.log[-1].result.outcome == LOST
+    turns = 1 + (is_unknown or len(_taken(evidence, evidence.log)))
+    if births > turns or attempts - {1}:
         raise Problem(f"the agent ran {births} times, in attempts {sorted(attempts)}")
 
 
@@ -236,6 +261,10 @@ _MAY_LOSE_A_BEGINNER: Final = {"router", "claim", *REPLICAS}
 
 def _judge_outcome(evidence: Evidence, result: pb.Result) -> None:
     case, journal = evidence.case, evidence.journal
+    is_over_budget = _is_over_budget(result)
+    outcome = SUCCEEDED if is_over_budget else result.outcome
+    if is_over_budget != (case.has_budget and outcome == SUCCEEDED):
+        raise Problem(f"{pb.Outcome.Name(result.outcome)}, and its budget says otherwise: {case.has_budget}")
     has_begun = any("born" in note for note in journal)
     allowed = _ALLOWED[case.victim]
     if case.state == "finishing":
@@ -244,9 +273,67 @@ def _judge_outcome(evidence: Evidence, result: pb.Result) -> None:
         allowed = allowed | {LOST}
     if case.state == "before" and "sidecar" in case.victim:
         allowed = allowed | {SUCCEEDED}  # it came just after the kill
-    if result.outcome not in allowed:
+    if outcome not in allowed:
         name, failure = pb.Outcome.Name(result.outcome), result.failure
         how = "its agent began" if has_begun else f"its agent never began, asked for again: {evidence.is_asked_for}"
         raise Problem(f"{name} ({pb.FailureKind.Name(failure.kind)}: {failure.message}); {how}")
-    if result.outcome == SUCCEEDED and not any("done" in note for note in journal):
+    births, done = (sum(what in note for note in journal) for what in ("born", "done"))
+    if result.outcome == SUCCEEDED and done < max(births, 1):
         raise Problem("SUCCEEDED, and the agent was not done")
+
+
+def _is_over_budget(result: pb.Result) -> bool:
+    return result.failure.kind == pb.FAILURE_KIND_BUDGET_EXCEEDED
+
+
+def _taken(evidence: Evidence, log: Sequence[pb.AgentEvent]) -> list[pb.AgentEvent]:
+    sent = evidence.sent
+    return [event for event in log if sent is not None and event.message.input_id == sent.input_id]
+
+
+def _judge_input(evidence: Evidence, log: Sequence[pb.AgentEvent], result: pb.Result) -> None:
+    """An input is refused, or accepted once and then taken or dropped, once; and what is said of it is so."""
+    sent = evidence.sent
+    if sent is None:
+        return
+    noted = sum(note.get("took") == sent.input_id for note in evidence.journal)
+    accepted = [event.sequence for event in log if event.input_accepted.input_id == sent.input_id]
+    dropped = [event.input_dropped for event in log if event.input_dropped.input_id == sent.input_id]
+    taken = _taken(evidence, log)
+    gaps = [event.gap for event in log if event.HasField("gap")]
+    what = f"answered {sent.answers}, accepted {accepted}, taken {len(taken)}, dropped {dropped}, noted {noted}"
+    if noted > 1 or len(accepted) > 1:
+        raise Problem(f"an input came twice: {what}")
+    if gaps and not accepted:
+        return  # it may be in the gap
+    if set(sent.answers) != set(accepted or [0]):
+        raise Problem(f"an answer about an input is not so: {what}")
+    if len(taken) + len(dropped) != len(accepted):
+        raise Problem(f"an input is lost or doubled: {what}")
+    if result.outcome == SUCCEEDED and (dropped or noted != len(taken)):
+        raise Problem(f"a run that succeeded has not taken its input: {what}")
+    if taken and not noted and evidence.case.victim not in _ON_ITS_WAY:
+        raise Problem(f"an input was not taken: {what}")
+    if noted and not taken and evidence.case.victim not in _ON_ITS_WAY:
+        raise Problem(f"an input was taken, and the log does not say so: {what}")
+
+
+def fate(evidence: Evidence) -> str:
+    """Return what became of the input that a run was sent: taken, refused, or why it was dropped."""
+    log = evidence.log or []
+    if _taken(evidence, log):
+        return "taken"
+    reasons = [event.input_dropped.reason for event in log if event.HasField("input_dropped")]
+    return reasons[0] if reasons else "refused"
+
+
+def _judge_budget(evidence: Evidence, log: Sequence[pb.AgentEvent], result: pb.Result) -> None:
+    """A budget is warned of once, and one that is exceeded ends the agent in its own way."""
+    if not evidence.case.has_budget:
+        return
+    warned = [event for event in log if event.notice.code == "budget_warning"]
+    if len(warned) > 1 or (_is_over_budget(result) and not warned):
+        raise Problem(f"the budget was warned of {len(warned)} times")
+    has_stopped = any("stopped" in note for note in evidence.journal)
+    if _is_over_budget(result) and not has_stopped and evidence.case.victim not in _ON_ITS_WAY:
+        raise Problem("the budget is exceeded, and the agent was not stopped in its own way")

@@ -17,9 +17,10 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import adapter_pb2_grpc
 from dragoman.v1 import event_pb2 as pb
 
-from tests.chaos.cases import HOLD, PAIRS, Case
+from tests.chaos.cases import HOLD, MOST_CALLS, PAIRS, Case
 from tests.chaos.cluster import PATIENCE_S, Cluster
 from tests.chaos.oracle import Problem, read_notes
+from tests.chaos.sending import Sender
 from tests.router.harness import Proxy
 
 AGENT: Final = Path(__file__).with_name("agent.py")
@@ -27,8 +28,12 @@ _LONG_AFTER_S: Final = 90.0
 _LOOK_S: Final = 0.02
 _REACHED: Final = {"streaming": "<3:", "tool": "call-1", "finishing": "<2:"}
 """What a client has seen by when the run is in its state."""
+_SENT: Final = 0.7
+"""How often an input is accepted before the kill, rather than on its way."""
 _CUT: Final = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN}
 ASK_AGAIN: Final = {None, Reason.ADAPTER_UNAVAILABLE, Reason.RUN_LOG_UNAVAILABLE}
+_GATES: Final = ("first", "gate")
+_MODES: Final = {"queue": pb.INPUT_MODE_QUEUE, "turn": pb.INPUT_MODE_QUEUE, "steer": pb.INPUT_MODE_STEER}
 _DULL: Final = {"run_id", "level", "rpc_id", "peer"}
 """Fields of a log's line that are not worth reading."""
 _ASK_ANOTHER: Final = {Reason.DRAINING, Reason.ADAPTER_UNAVAILABLE, Reason.RUN_LOG_UNAVAILABLE}
@@ -147,8 +152,9 @@ class Scenario:
         self.folder = cluster.folder / self.run_id
         self.work = self.folder / "work"
         self.work.mkdir(parents=True)
-        os.mkfifo(self.folder / "gate")
-        self._gate = os.open(self.folder / "gate", os.O_RDWR | os.O_NONBLOCK)
+        for name in _GATES:
+            os.mkfifo(self.folder / name)
+        self._first, self._gate = (os.open(self.folder / name, os.O_RDWR | os.O_NONBLOCK) for name in _GATES)
         self._proxy: Proxy | None = None
         self._is_finished = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -161,6 +167,10 @@ class Scenario:
             # The same request, at the other one, at the same time: it is one run; but while no router can
             # write to the log, neither knows of the other's run.
             self.readers.append(Reader(self.run_id, addresses[::-1], request, case.adapter))
+        self.sender: Sender | None = None
+        if case.sends:
+            text = f"and this {self.secret if case.rng('text').random() < 0.5 else ''}"
+            self.sender = Sender(self.run_id, case.adapter, addresses, _MODES[case.sends], text)
         self.answers_at = addresses[-1]
         """Where a person answers what is asked."""
         self.moves: list[tuple[str, str]] = []
@@ -179,8 +189,15 @@ class Scenario:
         env = {"CHAOS_DIR": str(self.folder), "CHAOS_DIALECT": case.adapter, "CHAOS_STATE": case.state}
         env |= {"CHAOS_RUN": self.run_id, "CHAOS_SECRET": self.secret, name: value}
         env |= {"HOME": str(self.cluster.folder / "home"), "PATH": os.environ["PATH"]}
+        env |= {"CHAOS_TURN": "2" if case.sends == "turn" else "1"}
+        if case.has_budget:
+            env["CHAOS_SPEND"] = str(MOST_CALLS + 1)
         request = execute_request(case.adapter, "do it", cwd=str(self.work), config=command, env=env)
         request.run_id = self.run_id
+        if case.has_budget:
+            request.limits.budget.tool_calls = MOST_CALLS
+            request.limits.budget.warn_percent = 50
+            request.limits.grace.FromSeconds(int(PATIENCE_S))  # it obeys, on a busy machine too
         request.permissions.interactive = case.state == "input"
         # A router that drains sends its readers away: until the run has ended none of them can hold it.
         request.orphan_after.FromSeconds(int(PATIENCE_S))
@@ -206,6 +223,20 @@ class Scenario:
             await self._proxy.restore()
             self.reader.addresses = [f"unix:{listen}"]
         self._tasks += [asyncio.ensure_future(reader.read()) for reader in self.readers]
+        if self.case.sends == "turn":
+            await self.reader.until(lambda event: event.HasField("started"))
+            await self._send()
+            os.write(self._first, b"g")
+        elif self.case.state == "before":
+            self._begin_to_send()
+
+    async def _send(self) -> None:
+        if self.sender is not None:
+            await self.sender.send(self._tasks[0].done)
+
+    def _begin_to_send(self) -> None:
+        if self.sender is not None and self.case.sends != "turn":
+            self._tasks.append(asyncio.ensure_future(self._send()))
 
     async def reach(self) -> None:
         """Wait until the run is in its state."""
@@ -218,6 +249,9 @@ class Scenario:
             await self.reader.until(lambda event: event.HasField("input_request"))
         else:
             await self.reader.until(lambda event: _REACHED[state] in str(event))
+        self._begin_to_send()
+        if self.case.sends in {"queue", "steer"} and self.case.rng("sent").random() < _SENT:
+            await self._tasks[-1]
         is_pair = self.case.storage in PAIRS
         if is_pair or self.case.rng("watched").random() < 0.3:
             # Where there are two routers, through the one that does not have the run.
@@ -246,11 +280,11 @@ class Scenario:
             raise Problem(f"the run is over, and not gone: {left}")
 
     async def born(self) -> dict[str, Any]:
-        """Wait until its agent is there; return the first of what that noted."""
+        """Wait until its agent is there; return what the last one noted first."""
         async with asyncio.timeout(PATIENCE_S):
             while not (notes := self.notes()):  # noqa: ASYNC110 - a file has no event
                 await asyncio.sleep(_LOOK_S)
-        return notes[0]
+        return [note for note in notes if "born" in note][-1]
 
     def notes(self) -> list[dict[str, Any]]:
         """Return what the agent noted."""
@@ -294,6 +328,7 @@ class Scenario:
             if self._proxy is not None:
                 await self._proxy.cut()
             os.close(self._gate)
+            os.close(self._first)
 
     async def _answer(self) -> None:
         """Answer what is asked, until an answer is taken or the run is over."""
@@ -337,6 +372,16 @@ class Scenario:
         """How the call was refused; empty if it was not."""
         error = next((reader.refused for reader in self.readers if reader.refused is not None), None)
         return f"{error.reason} {error.code.name}: {error.message}" if error is not None else ""
+
+    async def send_again(self) -> None:
+        """Repeat the input, to which the answer must be the same: the run is over.
+
+        Raises:
+            DragomanError: none is given.
+        """
+        if self.sender is not None and not self.refusal:
+            async with asyncio.timeout(PATIENCE_S):
+                await self.sender.send(lambda: True)
 
     async def attach_all(self) -> list[pb.AgentEvent] | None:
         """Return the events that a router replays from the log now; ``None`` if it does not know the run.

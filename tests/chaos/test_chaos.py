@@ -100,6 +100,8 @@ def _report(storage: str, tally: Tally) -> None:
     print(f"  {sum(counts)} runs hit, at least {min(counts, default=0)} in each of {len(tally.cells)} cells")
     if tally.seconds_to_lost:
         print(f"  LOST was reported {max(tally.seconds_to_lost):.2f} s after a sidecar's end at the latest")
+    print(f"  inputs and budgets: {dict(sorted(tally.extras.items()))}")
+    print(f"  what became of inputs: {dict(sorted(tally.inputs.items()))}")
     print(f"  outcomes: {dict(sorted(tally.outcomes.items()))}")
     print(f"  seconds: {dict(tally.seconds)}")
     hit = {(victim, adapter) for _, victim, adapter, _ in tally.cells}

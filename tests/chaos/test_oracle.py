@@ -8,7 +8,7 @@ import pytest
 from dragoman.v1 import event_pb2 as pb
 
 from tests.chaos.cases import STORAGES, cells, parse_case, sweep
-from tests.chaos.oracle import Evidence, Problem, judge, tokens
+from tests.chaos.oracle import Evidence, Problem, Sent, judge, tokens
 
 PRINTED = [f"<{number}:0123456{number}>" for number in range(1, 5)]
 SECRET = "chaos-secret"
@@ -228,3 +228,152 @@ def test_a_sweep_has_every_cell_and_is_the_seeds(storage: str) -> None:
     assert {case.cell for case in cases} == set(cells(storage))
     assert sweep(7, storage, 0) == sweep(7, storage, 0) != sweep(8, storage, 0)
     assert all(parse_case(7, case.name) == case for case in cases)
+
+
+def sent(case: str = "sqlite/client/acp/streaming/0") -> Evidence:
+    """Return a run that took an input in its second turn, and that nothing is wrong with."""
+    evidence = good(case)
+    evidence.sent = Sent("in-1", [2, 2])
+    evidence.journal[-1:] = [{"done": True}, {"born": 2}, {"took": "in-1"}, {"done": True}]
+    rewrite(evidence, lambda events: [events[0], accepted(), *events[1:-1], taken(), events[-1]])
+    return evidence
+
+
+def accepted() -> pb.AgentEvent:
+    return event(0, input_accepted=pb.InputAccepted(input_id="in-1", text="do", mode=pb.INPUT_MODE_QUEUE))
+
+
+def taken() -> pb.AgentEvent:
+    return event(0, message=pb.Message(role=pb.MESSAGE_ROLE_USER, text="do", input_id="in-1"))
+
+
+def rewrite(evidence: Evidence, change: Callable[[list[pb.AgentEvent]], list[pb.AgentEvent]]) -> None:
+    """Change the run's events, for the log and all clients."""
+    assert evidence.log is not None
+    events = [copy.deepcopy(one) for one in change(evidence.log)]
+    for sequence, one in enumerate(events, 1):
+        one.sequence = sequence
+    evidence.log, evidence.readers, evidence.rows = events, [list(events)], [(1, len(events), True)]
+
+
+def budgeted() -> Evidence:
+    """Return a run that exceeded its budget, and that nothing is wrong with."""
+    case = next(
+        name
+        for name in (f"sqlite/client/acp/streaming/{number}" for number in range(100))
+        if parse_case(1, name).has_budget
+    )
+    evidence = good(case)
+    evidence.journal[-1] = {"stopped": True}
+    warning = event(0, notice=pb.Notice(code="budget_warning", message="near", severity=pb.SEVERITY_WARNING))
+    failure = pb.Failure(kind=pb.FAILURE_KIND_BUDGET_EXCEEDED, message="exceeded")
+    end = event(0, result=pb.Result(outcome=pb.OUTCOME_FAILED, failure=failure))
+    rewrite(evidence, lambda events: [events[0], warning, *events[1:-1], end])
+    return evidence
+
+
+def test_an_input_that_is_accepted_and_taken_is_good() -> None:
+    assert judge(sent()) == pb.OUTCOME_SUCCEEDED
+
+
+def test_an_input_that_a_run_refused_is_good_if_it_never_came() -> None:
+    evidence = good("sqlite/client/acp/streaming/0")
+    evidence.sent = Sent("in-1", [0, 0])
+    assert judge(evidence) == pb.OUTCOME_SUCCEEDED
+    evidence.journal.insert(1, {"took": "in-1"})
+    with pytest.raises(Problem):
+        judge(evidence)
+
+
+def forget_what_was_accepted(evidence: Evidence) -> None:
+    rewrite(evidence, lambda events: [one for one in events if "input" not in str(one)])
+    evidence.journal[-3:] = []
+
+
+def refuse_what_was_accepted(evidence: Evidence) -> None:
+    assert evidence.sent is not None
+    evidence.sent.answers = [0]
+
+
+def answer_otherwise_later(evidence: Evidence) -> None:
+    assert evidence.sent is not None
+    evidence.sent.answers = [2, 3]
+
+
+def take_it_twice(evidence: Evidence) -> None:
+    evidence.journal.insert(-1, {"took": "in-1"})
+
+
+def never_take_it(evidence: Evidence) -> None:
+    evidence.journal.remove({"took": "in-1"})
+
+
+def drop_what_the_agent_took(evidence: Evidence) -> None:
+    dropped = event(0, input_dropped=pb.InputDropped(input_id="in-1", reason="run_ended"))
+    rewrite(evidence, lambda events: [*events[:-2], dropped, events[-1]])
+
+
+def begin_a_third_turn(evidence: Evidence) -> None:
+    evidence.journal[-1:] = [{"done": True}, {"born": 3}, {"done": True}]
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        *(forget_what_was_accepted, refuse_what_was_accepted, answer_otherwise_later, take_it_twice, never_take_it),
+        *(drop_what_the_agent_took, begin_a_third_turn),
+    ],
+)
+def test_what_is_wrong_with_an_input_is_seen(tamper: Callable[[Evidence], None]) -> None:
+    evidence = sent()
+    tamper(evidence)
+    with pytest.raises(Problem):
+        judge(evidence)
+
+
+def test_an_input_of_a_run_that_is_lost_is_dropped_too() -> None:
+    evidence = sent("sqlite/sidecar/acp/streaming/0")
+    failure = pb.Failure(kind=pb.FAILURE_KIND_ADAPTER_LOST, message="gone")
+    end = event(0, result=pb.Result(outcome=pb.OUTCOME_LOST, failure=failure))
+    rewrite(evidence, lambda events: [*events[:-2], end])
+    evidence.journal[-3:] = []
+    with pytest.raises(Problem, match="lost or doubled"):
+        judge(evidence)
+    dropped = event(0, input_dropped=pb.InputDropped(input_id="in-1", reason="agent_lost"))
+    rewrite(evidence, lambda events: [*events[:-1], dropped, end])
+    assert judge(evidence) == pb.OUTCOME_LOST
+
+
+def test_a_budget_that_was_exceeded_once_is_good() -> None:
+    assert judge(budgeted()) == pb.OUTCOME_FAILED
+
+
+def forget_the_budget(evidence: Evidence) -> None:
+    evidence.journal[-1] = {"done": True}
+    rewrite(evidence, lambda events: [*events[:-1], event(0, result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED))])
+
+
+def warn_twice(evidence: Evidence) -> None:
+    rewrite(evidence, lambda events: [*events[:2], *events[1:]])
+
+
+def warn_never(evidence: Evidence) -> None:
+    rewrite(evidence, lambda events: [events[0], *events[2:]])
+
+
+def leave_the_agent_alone(evidence: Evidence) -> None:
+    evidence.journal.pop()
+
+
+def exceed_what_there_is_not(evidence: Evidence) -> None:
+    evidence.case = parse_case(1, "sqlite/client/process/streaming/0")
+
+
+@pytest.mark.parametrize(
+    "tamper", [forget_the_budget, warn_twice, warn_never, leave_the_agent_alone, exceed_what_there_is_not]
+)
+def test_what_is_wrong_with_a_budget_is_seen(tamper: Callable[[Evidence], None]) -> None:
+    evidence = budgeted()
+    tamper(evidence)
+    with pytest.raises(Problem):
+        judge(evidence)
