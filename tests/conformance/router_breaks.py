@@ -27,6 +27,16 @@ async def _first_alone(call: Call, events: Events) -> Events:
             await asyncio.Event().wait()
 
 
+def _any_version(call: Call) -> None:
+    if call.method == "DeleteAgent":
+        call.request.version = 0
+
+
+def _without_secrets(call: Call) -> None:
+    if call.method == "CreateAgent":
+        call.request.agent.ClearField("env")
+
+
 def _more_runs(_call: Call, came: router_pb2.GetSessionResponse) -> None:
     came.session.runs += 1
 
@@ -50,5 +60,11 @@ ROUTER_BREAKS: dict[str, Break] = {
     "router.session": answer("GetSession", _more_runs),
     "router.session-unknown": reason(Reason.SESSION_NOT_FOUND, Reason.RUN_NOT_FOUND),
     "router.session-adapter": reason(Reason.ADAPTER_REQUIRED, Reason.INVALID_REQUEST),
+    "router.agents": answer("ListAgents", lambda _, came: came.ClearField("agents")),
+    "router.agent-exists": reason(Reason.AGENT_EXISTS, Reason.INVALID_REQUEST),
+    "router.agent-unknown": reason(Reason.AGENT_NOT_FOUND, Reason.RUN_NOT_FOUND, method="UpdateAgent"),
+    "router.agent-version": Break(request=_any_version),
+    "router.agent-secret": Break(request=_without_secrets),
+    "router.agent-run": answer("GetRun", lambda _, came: came.run.ClearField("agent_name")),
 }
 """What breaks each rule that only a router has to keep."""

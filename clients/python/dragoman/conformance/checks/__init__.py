@@ -1,6 +1,7 @@
 """The checks, one module per topic; importing this registers all of them."""
 
 from dragoman.conformance.checks import (
+    agents,
     attach,
     cancel,
     changes,
@@ -25,6 +26,7 @@ from dragoman.conformance.checks import (
 )
 
 __all__ = [
+    "agents",
     "attach",
     "cancel",
     "changes",
