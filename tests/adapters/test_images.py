@@ -4,9 +4,17 @@ import base64
 import json
 from pathlib import Path
 
+from dragoman.adapters import openclaw
 from dragoman.adapters.claude_code.adapter import ClaudeCodeAdapter
 from dragoman.adapters.codex.adapter import CodexAdapter
 from dragoman.adapters.codex.plan import turn_params
+from dragoman.adapters.copilot.adapter import CopilotAdapter
+from dragoman.adapters.copilot.plan import attached
+from dragoman.adapters.model_api import openai_chat
+from dragoman.adapters.model_api.reply import Message
+from dragoman.adapters.model_api.transcripts import image_block
+from dragoman.adapters.openclaw.plan import turn
+from dragoman.adapters.pi.adapter import PiAdapter
 from dragoman.sdk.run import AttachedFile
 
 from tests.adapters.jobs import job_of, request_of
@@ -24,6 +32,37 @@ def test_claude_code_gets_them_as_blocks() -> None:
     image, text = json.loads(line)["message"]["content"]
     assert (image["source"]["media_type"], base64.b64decode(image["source"]["data"])) == ("image/png", FILES[1].image)
     assert text == {"type": "text", "text": job.prompt}
+
+
+def test_copilot_gets_them_as_blobs() -> None:
+    job = job_of(CopilotAdapter(), request_of(prompt="Look."), attachments=FILES)
+    assert attached(job) == {
+        "attachments": [
+            {"type": "blob", "data": FILES[1].base64, "mimeType": "image/png", "displayName": "shot.png"},
+        ]
+    }
+    assert attached(job_of(CopilotAdapter(), request_of(), attachments=FILES[:1])) == {}
+
+
+def test_openclaw_gets_them_with_the_turn() -> None:
+    job = job_of(openclaw.adapter(), request_of(prompt="Look."), attachments=FILES)
+    assert json.loads(turn(job))["params"]["attachments"] == [
+        {"type": "image", "mimeType": "image/png", "fileName": "shot.png", "content": FILES[1].base64}
+    ]
+
+
+def test_pi_gets_them_by_path() -> None:
+    job = job_of(PiAdapter(), request_of(prompt="Look."), attachments=FILES)
+    assert [word for word in PiAdapter().plan(job).argv if word.startswith("@")] == ["@/files/shot.png"]
+
+
+def test_chat_completions_have_them_as_data() -> None:
+    image = image_block("image/png", FILES[1].base64)
+    messages: list[Message] = [{"role": "user", "content": [image, {"type": "text", "text": "Look."}]}]
+    sent = openai_chat.arguments("m", "", messages, [], {})["messages"]
+    url = f"data:image/png;base64,{FILES[1].base64}"
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "Look."}]
+    assert sent == [{"role": "user", "content": content}]
 
 
 def test_codex_gets_them_by_path() -> None:

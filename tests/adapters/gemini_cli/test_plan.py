@@ -10,6 +10,7 @@ from dragoman.adapters.gemini_cli.plan import INSTRUCTIONS_FILE, MODES, SETTINGS
 from dragoman.protocol.errors import DragomanError
 from dragoman.sdk import Plan
 from dragoman.sdk._request.sessions import NEW, SessionPlan
+from dragoman.sdk.run import AttachedFile
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -63,7 +64,17 @@ def test_json_lines_where_everything_is_allowed(tmp_path: Path) -> None:
 )
 def test_which_way(tmp_path: Path, permissions: Any, prompt: str, config: dict[str, Any], way: str) -> None:
     run_request = request(tmp_path, config, permissions=pb.Permissions(**permissions), prompt=prompt)
-    assert transport(adapter().accept(run_request), prompt) == way
+    assert transport(job_of(adapter(), run_request)) == way
+
+
+def test_images_go_over_the_protocol(tmp_path: Path) -> None:
+    this = adapter()
+    shot = AttachedFile("shot.png", "image/png", tmp_path / "shot.png", 3, b"png")
+    assert transport(job_of(this, request(tmp_path, permissions=ALLOWED), attachments=(shot,))) == "acp"
+    png = api.Attachment(name="shot.png", media_type="image/png", content=b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(DragomanError) as caught:
+        this.accept(request(tmp_path, {"transport": "stream-json"}, attachments=[png]))
+    assert [violation.path for violation in caught.value.violations] == ["attachments[0].media_type"]
 
 
 def test_what_json_lines_withhold_is_reported(tmp_path: Path) -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from dragoman.adapters.model_api import transcripts
 from dragoman.adapters.model_api.reply import Message
-from dragoman.adapters.model_api.transcripts import Transcripts, is_session_id, redacted, settled, state_directory
+from dragoman.adapters.model_api.transcripts import (
+    Transcripts,
+    image_block,
+    is_session_id,
+    redacted,
+    settled,
+    state_directory,
+)
 
 ID = "00000000-0000-4000-8000-00000000000a"
 
@@ -62,6 +69,26 @@ def test_the_oldest_prompts_are_forgotten_first(tmp_path: Path, monkeypatch: pyt
     answer: Message = {"role": "assistant", "content": [{"type": "text", "text": "y" * 300}]}
     Transcripts(tmp_path).save(ID, [prompt("x" * 300), answer, prompt("last"), answer], same)
     assert Transcripts(tmp_path).load(ID) == [prompt("last"), answer]
+
+
+def test_images_are_forgotten_before_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcripts, "MOST_BYTES", 1000)
+    large, small = image_block("image/png", "A" * 900), image_block("image/png", "B" * 9)
+    first: Message = {"role": "user", "content": [large, {"type": "text", "text": "x"}]}
+    second: Message = {"role": "user", "content": [small, {"type": "text", "text": "y"}]}
+    Transcripts(tmp_path).save(ID, [first, second], same)
+    assert Transcripts(tmp_path).load(ID) == [prompt("x"), second]
+
+
+def test_no_secret_is_looked_for_in_an_image(tmp_path: Path) -> None:
+    message: Message = {
+        "role": "user",
+        "content": [image_block("image/png", "AAAA"), {"type": "text", "text": "AAAA"}],
+    }
+    Transcripts(tmp_path).save(ID, [message], lambda text: text.replace("AAAA", "*"))
+    assert Transcripts(tmp_path).load(ID) == [
+        {"role": "user", "content": [image_block("image/png", "AAAA"), {"type": "text", "text": "*"}]}
+    ]
 
 
 def test_the_oldest_sessions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 """The conversation, step by step: set up, prompt, end; sessions; modes and models; stopping."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dragoman.sdk import FailureInfo, Line, Withdraw, Write
 from dragoman.sdk.acp import AcpOptions, Conversation, TurnEnd, opening
+from dragoman.sdk.run import AttachedFile
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -78,6 +80,27 @@ def test_what_the_agent_does_not_support_is_reported() -> None:
     talk = Talk(conversation=conversation).hear(offering())
     assert [notice.code for notice in talk.of("notice")] == ["acp_no_additional_directories", "acp_no_http_mcp"]
     assert "additionalDirectories" not in talk.written[0]["params"]
+
+
+SHOT = AttachedFile("shot.png", "image/png", Path("/files/shot.png"), 3, b"png")
+
+
+def test_images_go_behind_the_prompt() -> None:
+    able = offering(promptCapabilities={"image": True})
+    talk = Talk(conversation=Conversation(CWD, "Look.", images=(SHOT,))).hear(able, READY[1])
+    assert talk.written[1]["params"]["prompt"] == [
+        {"type": "text", "text": "Look."},
+        {"type": "image", "mimeType": "image/png", "data": "cG5n"},
+    ]
+
+
+def test_an_agent_without_images_gets_no_prompt_that_needs_them() -> None:
+    talk = Talk(conversation=Conversation(CWD, "Look.", images=(SHOT,))).hear(offering())
+    assert talk.written == []
+    terminal = talk.parser.report.terminal
+    assert terminal is not None
+    assert terminal.failure is not None
+    assert (terminal.failure.kind, terminal.failure.code) == (pb.FAILURE_KIND_INVALID_CONFIG, "acp_no_images")
 
 
 def test_an_adapter_may_want_to_authenticate_first() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dragoman.adapters.copilot.classify import failure_of_text, interrupted
 from dragoman.adapters.copilot.frames import notice
-from dragoman.adapters.copilot.plan import begin
+from dragoman.adapters.copilot.plan import attached, begin
 from dragoman.adapters.copilot.session import SessionFrames
 from dragoman.sdk import CloseInput, FailureInfo, Job, Output, Report, Terminal, Write, jsonrpc
 from dragoman.sdk.fields import JsonValue, text
@@ -60,7 +60,7 @@ class Conversation:
             self._report.session_id = text(response.fields, "sessionId")
             self._session.now.native_id = self._report.session_id
             self.is_sent = True
-            yield self.request("session.send", {"prompt": self._job.prompt}, "send")
+            yield self.request("session.send", {"prompt": self._job.prompt, **attached(self._job)}, "send")
 
     def _open(self) -> Output:
         session = self._job.session

@@ -100,6 +100,15 @@ def session_options(job: Job, environment: Mapping[str, str]) -> dict[str, JsonV
     return options
 
 
+def attached(job: Job) -> dict[str, JsonValue]:
+    """Return the images that go with the prompt, as a member of its request; empty without any."""
+    images: list[JsonValue] = [
+        {"type": "blob", "data": image.base64, "mimeType": image.media_type, "displayName": image.name}
+        for image in job.images
+    ]
+    return {"attachments": images} if images else {}
+
+
 def skill_roots(job: Job) -> list[Path]:
     """Return the directory of the run's skills, and the directories that it links to; empty without skills."""
     if job.skills_dir is None:

@@ -20,6 +20,7 @@ from dragoman.adapters.gemini_cli.plan import (
 )
 from dragoman.adapters.gemini_cli.usage_file import better_usage, session_lines, stored_usage
 from dragoman.protocol.errors import FieldViolation
+from dragoman.protocol.images import is_image
 from dragoman.sdk import Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
 from dragoman.sdk.acp import AcpAdapter, Conversation
 from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
@@ -37,7 +38,7 @@ class GeminiCliAdapter(AcpAdapter):
 
     def plan(self, job: Job) -> Plan:
         """Return how to run Gemini CLI."""
-        if transport(job.settings, job.prompt) == "stream-json":
+        if transport(job) == "stream-json":
             return plan_stream(job)
         plan = super().plan(job)
         files = {SETTINGS_FILE: compact(run_settings(job, "acp")).encode(), **instruction_files(job)}
@@ -59,7 +60,7 @@ class GeminiCliAdapter(AcpAdapter):
 
     def parser(self, job: Job) -> Parser:
         """Return the parser of its output."""
-        if transport(job.settings, job.prompt) == "stream-json":
+        if transport(job) == "stream-json":
             withholds = not (job.permissions.auto_approve or job.permissions.native_mode)
             roots = [job.settings.cwd, *job.settings.additional_directories]
             servers = [server.name for server in job.request.mcp_servers]
@@ -75,13 +76,13 @@ class GeminiCliAdapter(AcpAdapter):
         Raises:
             FailureError: the user's settings cannot be read.
         """
-        if job.session.resumes and transport(job.settings, job.prompt) == "acp":
+        if job.session.resumes and transport(job) == "acp":
             protect_session(env, job.session.native_id)
         return make_home(job.run_dir, env)
 
     async def complete(self, job: Job, env: Mapping[str, str], report: Report, began_at: float) -> None:
         """Add the tokens in the session's file that the protocol does not report."""
-        if self.is_session_id(report.session_id) and transport(job.settings, job.prompt) == "acp":
+        if self.is_session_id(report.session_id) and transport(job) == "acp":
             lines = await asyncio.to_thread(session_lines, user_home(env) / CONFIG_DIR, report.session_id)
             report.usage = better_usage(report.usage, stored_usage(lines, began_at))
 
@@ -103,11 +104,15 @@ class GeminiCliAdapter(AcpAdapter):
 
     def wrong_fields(self, request: adapter_pb2.ExecuteRequest, settings: Settings) -> Iterator[FieldViolation]:
         """Yield the values that Gemini CLI would read as something else, or cannot enforce."""
-        del request
-        asks = settings.permissions.interactive or bool(settings.permissions.rules)
-        if asks and as_string(settings.config.get("transport"), "") == "stream-json":
+        if as_string(settings.config.get("transport"), "") != "stream-json":
+            return
+        if settings.permissions.interactive or settings.permissions.rules:
             message = "cannot be enforced over JSON lines, which have no questions; leave config.transport out"
             yield FieldViolation("permissions", message)
+        for index, attachment in enumerate(request.attachments):
+            if is_image(attachment.media_type):
+                message = "cannot go over JSON lines as an image; leave config.transport out"
+                yield FieldViolation(f"attachments[{index}].media_type", message)
 
     async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> adapter_pb2.Detection:
         """Detect it; started as one process it prints its version in half the time."""

@@ -9,7 +9,7 @@ allowed.
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from dragoman.sdk import Job, Plan, Settings
+from dragoman.sdk import Job, Plan
 from dragoman.sdk.fields import JsonValue, as_bool, as_int, as_string, compact
 from dragoman.v1 import adapter_pb2
 
@@ -37,18 +37,18 @@ _NOT_A_COMMAND: Final = "\u200b"
 """Put before a prompt that would run as a command; blanks before it would be removed."""
 
 
-def transport(settings: Settings, prompt: str) -> Transport:
-    """Return the transport of a run: as configured, else by the run's permissions and prompt."""
-    chosen = as_string(settings.config.get("transport"), "auto")
+def transport(job: Job) -> Transport:
+    """Return the transport of a run: as configured, else by the run's permissions, prompt and images."""
+    chosen = as_string(job.config.get("transport"), "auto")
     if chosen == "acp":
         return "acp"
     if chosen == "stream-json":
         return "stream-json"
-    permissions = settings.permissions
+    permissions = job.permissions
     mode = MODES.get(permissions.native_mode, "")
     decides_itself = (permissions.auto_approve and not permissions.rules) or mode == "yolo"
-    # With JSON lines, an @ would include files.
-    return "stream-json" if decides_itself and "@" not in prompt else "acp"
+    # With JSON lines, an @ would include files, and there are no images.
+    return "stream-json" if decides_itself and "@" not in job.prompt and not job.images else "acp"
 
 
 def arguments(job: Job) -> list[str]:

@@ -8,7 +8,7 @@ from dragoman.adapters.model_api.loop import Loop
 from dragoman.adapters.model_api.providers import ANTHROPIC, OPENAI, Service, is_installed, sdk_version
 from dragoman.adapters.model_api.reply import Message
 from dragoman.adapters.model_api.tools import offered
-from dragoman.adapters.model_api.transcripts import Transcripts, settled, state_directory
+from dragoman.adapters.model_api.transcripts import Transcripts, image_block, settled, state_directory
 from dragoman.sdk import FailureError, FailureInfo, InProcessAdapter, Turn
 from dragoman.sdk.detection import Billing
 from dragoman.sdk.fields import JsonValue, as_bool, as_string
@@ -111,7 +111,8 @@ def _conversation(turn: Turn, transcripts: Transcripts) -> list[Message]:
         before = stored
     is_same = session.disposition == pb.SESSION_DISPOSITION_RESUME
     turn.report.session_id = session.native_id if is_same else turn.job.new_session_id
-    return [*before, {"role": "user", "content": [{"type": "text", "text": turn.job.prompt}]}]
+    images: list[JsonValue] = [image_block(image.media_type, image.base64) for image in turn.job.images]
+    return [*before, {"role": "user", "content": [*images, {"type": "text", "text": turn.job.prompt}]}]
 
 
 def _whole_files_only(turn: Turn) -> bool:

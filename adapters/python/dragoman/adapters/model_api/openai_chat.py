@@ -63,8 +63,15 @@ def _translated(message: Message) -> Iterator[dict[str, Any]]:
         if block.get("type") == "tool_result":
             content = read.text(block, "content")
             yield {"role": "tool", "tool_call_id": read.text(block, "tool_use_id"), "content": content}
-    if text:
-        yield {"role": "user", "content": text}
+    images = [_image(block) for block in blocks if block.get("type") == "image"]
+    if text or images:
+        yield {"role": "user", "content": [*images, {"type": "text", "text": text}] if images else text}
+
+
+def _image(block: Fields) -> dict[str, Any]:
+    source = read.inner(block, "source")
+    url = f"data:{read.text(source, 'media_type')};base64,{read.text(source, 'data')}"
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _call(block: Fields) -> dict[str, Any]:

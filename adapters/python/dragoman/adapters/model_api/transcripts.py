@@ -17,11 +17,13 @@ from dragoman.sdk.fields import JsonValue, parse_json_object
 from dragoman.sdk.run import is_uuid
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of one conversation; a longer one loses its oldest prompts."""
+"""Of one conversation; a longer one loses its oldest images, then its oldest prompts."""
 MOST_SESSIONS: Final = 500
 """Conversations that are stored, the newest ones."""
 
 _VERSION: Final = 1
+_NO_TEXT: Final = ("redacted_thinking", "image")
+"""Blocks that hold nothing to read."""
 
 
 def is_session_id(text: str) -> bool:
@@ -64,7 +66,7 @@ class Transcripts:
         """
         stored = [redacted(message, redact) for message in messages]
         data = _encoded(stored)
-        while len(data) > MOST_BYTES and (stored := _without_first_prompt(stored)):
+        while len(data) > MOST_BYTES and (stored := _without_first(stored)):
             data = _encoded(stored)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside = self._directory / f".{session_id}.{secrets.token_hex(6)}"
@@ -94,7 +96,7 @@ def redacted(message: Message, redact: Callable[[str], str]) -> Message:
     """Return a message without secrets. Thinking that had one is left out: its signature would no longer fit."""
     content: list[JsonValue] = []
     for block in read.objects(message, "content"):
-        clean = _redacted(dict(block), redact) if block.get("type") != "redacted_thinking" else dict(block)
+        clean = dict(block) if block.get("type") in _NO_TEXT else _redacted(dict(block), redact)
         if block.get("type") != "thinking" or clean == block:
             content.append(clean)
     return {**message, "content": content}
@@ -133,6 +135,21 @@ def result_block(call_id: str, content: str, *, failed: bool) -> dict[str, JsonV
     """Return the result of a call as a block of the conversation."""
     block: dict[str, JsonValue] = {"type": "tool_result", "tool_use_id": call_id, "content": content}
     return {**block, "is_error": True} if failed else block
+
+
+def image_block(media_type: str, base64: str) -> dict[str, JsonValue]:
+    """Return an image as a block of the conversation."""
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": base64}}
+
+
+def _without_first(messages: list[Message]) -> list[Message]:
+    """Return the messages without the images of the first one that has any; without, without the first prompt."""
+    for index, message in enumerate(messages):
+        blocks = read.objects(message, "content")
+        content: list[JsonValue] = [dict(block) for block in blocks if block.get("type") != "image"]
+        if len(content) < len(blocks):
+            return [*messages[:index], {**message, "content": content}, *messages[index + 1 :]]
+    return _without_first_prompt(messages)
 
 
 def _without_first_prompt(messages: list[Message]) -> list[Message]:

@@ -97,6 +97,11 @@ def turn(job: Job) -> bytes:
         "idempotencyKey": run_key(job),
         "deliver": False,  # to a messenger
     }
+    if job.images:
+        params["attachments"] = [
+            {"type": "image", "mimeType": image.media_type, "fileName": image.name, "content": image.base64}
+            for image in job.images
+        ]
     system = system_text(job)
     if system:
         params["extraSystemPrompt"] = system

@@ -36,6 +36,7 @@ class PiAdapter(CommandLineAdapter):
         arguments = ["--mode", "json", "--print", *options(values), *(() if offered else ["--no-tools"])]
         for skill in job.skills if job.skills_dir else ():
             arguments += ("--skill", f"{job.skills_dir}/{skill.name}")
+        arguments += [f"@{image.path}" for image in job.images]
         return Plan(
             argv=(job.executable, *arguments, *job.settings.extra_args),
             stdin=f" {job.prompt}".encode() if job.prompt.startswith("/") else job.prompt.encode(),

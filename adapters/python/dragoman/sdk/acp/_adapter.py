@@ -65,6 +65,7 @@ def conversation(job: Job, options: AcpOptions) -> Conversation:
     return Conversation(
         cwd=job.settings.cwd,
         prompt=prompt,
+        images=tuple(job.images),
         additional_directories=job.settings.additional_directories,
         mcp_servers=tuple(job.request.mcp_servers),
         session_id=job.session.native_id,

@@ -39,6 +39,7 @@ from dragoman.sdk.acp._session import (
     adjustments,
     described,
     initialize_params,
+    prompt_blocks,
     read_offer,
     session_params,
     unsupported,
@@ -215,6 +216,9 @@ class AcpParser:
         return self._open()
 
     def _open(self) -> list[Output]:
+        if self._conversation.images and not self.offer.images:
+            message = "This agent takes no images. Leave media_type empty, so that it gets them as files."
+            return self._fail(FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="acp_no_images"))
         lacking = unsupported(self._conversation, self.offer)
         notices: list[Output] = [_notice(pb.SEVERITY_WARNING, code, message) for code, message in lacking]
         if self._options.reports_offer:
@@ -254,7 +258,7 @@ class AcpParser:
             method, params = self._adjustments[0]
             return [self._ask(method, {"sessionId": self._session_id, **params}, "adjust")]
         self._updates.is_history = False
-        prompt = [{"type": "text", "text": self._conversation.prompt}]
+        prompt = prompt_blocks(self._conversation)
         return [self._ask(PROMPT, {"sessionId": self._session_id, "prompt": prompt})]
 
     def _adjusted(self, result: Fields) -> Iterable[Output]:

@@ -6,6 +6,7 @@ from typing import Final, Literal, TypeAlias
 from dragoman.sdk._encoding.fields import Fields, count, inner, objects, text
 from dragoman.sdk._encoding.jsonrpc import RpcError
 from dragoman.sdk._output.parser import FailureInfo
+from dragoman.sdk._request.attachments import AttachedFile
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
@@ -103,6 +104,8 @@ class Conversation(Struct, frozen=True):
     """All of it: what the agent has no better way for goes before the caller's own prompt."""
     additional_directories: tuple[str, ...] = ()
     mcp_servers: Sequence[adapter_pb2.McpServer] = ()
+    images: tuple[AttachedFile, ...] = ()
+    """Go to the model behind the prompt; the attempt fails if the agent takes none."""
     session_id: str = ""
     """The session to resume or fork. Empty: a new one."""
     forks: bool = False
@@ -131,6 +134,7 @@ class Offer(Struct, frozen=True):
     forks: bool = False
     adds_directories: bool = False
     http_mcp: bool = False
+    images: bool = False
     auth_methods: tuple[Fields, ...] = ()
 
 
@@ -148,6 +152,7 @@ def read_offer(result: Fields) -> Offer:
         forks=isinstance(sessions.get("fork"), dict),
         adds_directories=isinstance(sessions.get("additionalDirectories"), dict),
         http_mcp=inner(able, "mcpCapabilities").get("http") is True,
+        images=inner(able, "promptCapabilities").get("image") is True,
         auth_methods=tuple(objects(result, "authMethods")),
     )
 
@@ -160,6 +165,7 @@ def described(offer: Offer) -> str:
         "session/fork": offer.forks,
         "further directories": offer.adds_directories,
         "MCP servers over HTTP": offer.http_mcp,
+        "images": offer.images,
     }
     name = " ".join(part for part in (offer.agent_name or "The agent", offer.agent_version) if part)
     return f"{name} offers {', '.join(item for item, has in offers.items() if has) or 'only what every agent does'}."
@@ -201,6 +207,12 @@ def _mcp_server(server: adapter_pb2.McpServer) -> dict[str, object]:
 
 def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def prompt_blocks(conversation: Conversation) -> list[dict[str, str]]:
+    """Return the content of session/prompt."""
+    images = [{"type": "image", "mimeType": image.media_type, "data": image.base64} for image in conversation.images]
+    return [{"type": "text", "text": conversation.prompt}, *images]
 
 
 def unsupported(conversation: Conversation, offer: Offer) -> Iterator[tuple[str, str]]:

@@ -206,6 +206,7 @@ _CWD = re.compile(
 )
 
 _BESIDE: Mapping[str, re.Pattern[str]] = {
+    "attachments": re.compile(r"Attached files, in (\S+):"),
     "instructions": re.compile(r"Resolve relative paths in these instructions from (\S+)\.(?:\s|$)"),
     "skill": re.compile(r"The files of this skill are in (\S+):"),
 }

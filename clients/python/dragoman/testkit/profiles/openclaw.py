@@ -22,7 +22,7 @@ _CONFIG: Final = """\
             "id": "scripted-model",
             "name": "Scripted",
             "reasoning": true,
-            "input": ["text"],
+            "input": ["text", "image"],
             "cost": {{"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 1}},
             "contextWindow": 200000,
             "maxTokens": 32000

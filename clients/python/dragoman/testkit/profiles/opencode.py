@@ -19,6 +19,8 @@ _CONFIG: Final[dict[str, Any]] = {
                     "name": f"Scripted {name[-1]}",
                     "tool_call": True,
                     "reasoning": True,
+                    "attachment": True,
+                    "modalities": {"input": ["text", "image"], "output": ["text"]},
                     "limit": {"context": 200000, "output": 32000},
                     "cost": {"input": 1, "output": 2, "cache_read": 0.1, "cache_write": 1},
                 }

@@ -12,7 +12,7 @@ PI: Final = AgentProfile(
     model_files={
         ".pi/agent/models.json": '{{"providers": {{"scripted": {{"baseUrl": "{url}/v1", "apiKey": "SCRIPTED_API_KEY",'
         ' "api": "openai-completions", "models": ['
-        '{{"id": "scripted-1", "name": "Scripted 1", "reasoning": true, "input": ["text"],'
+        '{{"id": "scripted-1", "name": "Scripted 1", "reasoning": true, "input": ["text", "image"],'
         ' "cost": {{"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 1}},'
         ' "contextWindow": 200000, "maxTokens": 32000}}]}}}}}}',
         ".pi/agent/settings.json": '{{"defaultProvider": "scripted", "defaultModel": "scripted-1"}}',
