@@ -39,10 +39,19 @@ _ROUNDS: Final = Scenario(
     {"command": "the first command, in double quotes"},
 )
 
+_READ_ATTACHED: Final = Scenario(
+    "READ_ATTACHED",
+    "reads notes.txt among the attached files, then reports",
+    (
+        call(Tool("read", {"path": "{beside:attachments}/notes.txt"})),
+        say("It says: {tool_result:-1|nothing}"),
+    ),
+)
+
 
 def scripts(recipe: Recipe, more: tuple[Scenario, ...]) -> tuple[Scenario, ...]:
     """Return an agent's own scripts, and the shared ones in its words."""
-    more = (*more, _ROUNDS)
+    more = (*more, _ROUNDS, _READ_ATTACHED)
     if not recipe.mcp_tool:
         return more
     steps = (call(Tool(recipe.mcp_tool, {"which": "first"})), say("Counted: {tool_result:-1|nothing}"))

@@ -87,6 +87,8 @@ class Recipe:
     """The program is a fake, made from its vendor's documentation: nothing here proves the real one."""
     mcp_tool: str = ""
     """What the agent calls the tool ``count`` of the MCP server ``words``. Empty where it takes no MCP servers."""
+    seeing_model: str = ""
+    """A model that sees images, by its name. Empty: the usual one does."""
     skill_tool: bool = False
     """Whether the agent has a tool by which its model loads a skill."""
     auth: api.AuthState.ValueType = api.AUTH_STATE_OK

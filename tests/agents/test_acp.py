@@ -13,6 +13,7 @@ from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
 from tests.agents.conforming import ConformanceTests
+from tests.agents.filing import FilingTests
 from tests.agents.harness import Harness, Recipe, answering
 from tests.agents.suite import ASKED, AgentSuite
 
@@ -31,6 +32,7 @@ CHOSEN: Final = frozenset(
         ),
         *("test_cancel_while_it_waits_for_an_answer", "test_no_secret_reaches_an_event_in_pieces"),
         *("test_instructions_and_system_prompt_reach_the_model", "test_a_prompt_of_300_kb"),
+        "test_the_model_sees_images",
     }
 )
 """The shared tests that say something about the protocol; what an agent is otherwise is its own adapter's matter."""
@@ -85,8 +87,12 @@ def recipe(family: AgentProfile, *args: str, **fields: Any) -> Recipe:
 
 
 class TestOpencode(AcpSuite):
-    # With one of the agents: what the kit examines is the adapter.
+    # With one of the agents: what these examine is the adapter.
     test_the_kit_examines_it = ConformanceTests.test_the_kit_examines_it
+    test_the_model_sees_the_names_of_attachments = FilingTests.test_the_model_sees_the_names_of_attachments
+    test_a_tool_reads_an_attachment = FilingTests.test_a_tool_reads_an_attachment
+    test_what_a_tool_leaves_is_an_artifact = FilingTests.test_what_a_tool_leaves_is_an_artifact
+    test_what_a_tool_writes_is_a_change = FilingTests.test_what_a_tool_writes_is_a_change
 
     recipe = recipe(
         # By itself it asks for nothing within its directory.
@@ -132,6 +138,7 @@ class TestQwen(AcpSuite):
         "--acp",
         # By itself a model of its own decides what need not be asked for.
         config={"mode": "default"},
+        cannot={"test_the_model_sees_images": "it goes by the names of models, and those that see are not offered"},
         unknown_session="00000000-0000-4000-8000-000000000000",
         lacks=["refusal_message", "usage_when_cancelled", "usage"],
     )

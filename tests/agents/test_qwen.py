@@ -38,6 +38,7 @@ class TestQwen(AgentSuite):
         wall_s=5,
         grace_s=15,
         mcp_tool="mcp__words__count",
+        seeing_model="qwen3-vl-plus",
         unset=adapter().spec.inherit,
     )
 
