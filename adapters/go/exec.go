@@ -214,9 +214,28 @@ func (r *Run) spawn(command Command, environment map[string]string, exit *Exit) 
 	running := &pb.State{Phase: pb.RunPhase_RUN_PHASE_RUNNING}
 	if pid := int64(process.PID); pid > 0 {
 		running.Pid, running.ProcessGroupId = &pid, &pid
+		running.Host, running.PidNamespace = placeOfProcesses()
 	}
 	r.state(running)
 	return process, false, nil
+}
+
+// placeOfProcesses returns where a process ID of this process means something: the machine's name, and the PID
+// namespace, nil where there is none.
+func placeOfProcesses() (string, *uint64) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = ""
+	}
+	var namespace uint64
+	link, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return host, nil // another system than Linux
+	}
+	if _, err := fmt.Sscanf(link, "pid:[%d]", &namespace); err != nil {
+		return host, nil
+	}
+	return host, &namespace
 }
 
 // captured is what is kept of output that was logged.

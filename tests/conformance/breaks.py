@@ -443,6 +443,7 @@ BREAKS: dict[str, Break] = {
     "describe.bounds": answer("Describe", lambda _, came: setattr(came, "label", "x" * 300)),
     "detect.data": answer("Detect", lambda _, came: came.detections[0].ClearField("detected_at")),
     "models.answer": rejected(lambda call: call.method == "ListModels", Reason.RUN_NOT_FOUND),
+    "quota.answer": answer("GetQuota", lambda _, came: setattr(came.windows[0], "used_percent", 4200)),
     "skills.answer": rejected(lambda call: call.method == "ListSkills", Reason.RUN_NOT_FOUND),
     "skills.sync": rejected(lambda call: call.method == "SyncSkills", Reason.RUN_NOT_FOUND),
     "request.run-id": no_field("run_id", lambda call: call.request.run_id == "not an id"),
@@ -465,6 +466,7 @@ BREAKS: dict[str, Break] = {
     "unsupported.system-prompt": ignored("system_prompt"),
     "unsupported.instructions": ignored("instructions"),
     "unsupported.skills": ignored("skills"),
+    "unsupported.quota": reason(Reason.NOT_IMPLEMENTED, Reason.NOT_SUPPORTED, method="GetQuota"),
     "unsupported.session": request(
         lambda execute: (
             execute.ClearField("session") if execute.session.HasField("handle") and not execute.session.fork else 0

@@ -79,6 +79,7 @@ class ScriptedAdapter(InProcessAdapter):
             pb.FEATURE_SUBAGENTS,
             pb.FEATURE_INPUT_REQUESTS,
             pb.FEATURE_UPDATE_MODEL,
+            pb.FEATURE_QUOTA,
             permission_mode=pb.PERMISSION_MODE_STRICT,
         ),
     )
@@ -88,6 +89,10 @@ class ScriptedAdapter(InProcessAdapter):
         if _is_missing(config):
             return api.Detection(message="There is no such program.", hint="Name another one.")
         return api.Detection(available=True, message="Always there.", auth=api.AUTH_STATE_NOT_NEEDED)
+
+    async def get_quota(self, request: api.GetQuotaRequest) -> api.GetQuotaResponse:
+        del request
+        return api.GetQuotaResponse(windows=[pb.RateLimit(window="five_hour", used_percent=42)])
 
     async def attempt(self, run: Run, job: Job, plan: Plan, env: Mapping[str, str], clocks: Clocks) -> AttemptEnd:
         end = await super().attempt(run, job, plan, env, clocks)

@@ -143,7 +143,7 @@ ALLOWED = {
             "Send",
             "UpdateRun",
         ),
-        *("Detect", "TestEnvironment", "ListModels", "ListSkills"),
+        *("Detect", "TestEnvironment", "ListModels", "ListSkills", "GetQuota"),
     },
     "respond": {"Describe", "ListAdapters", "WatchAdapters", "GetRun", "Respond"},
     "adapter": {"Describe", "ListAdapters", "WatchAdapters", "RegisterAdapter", "UnregisterAdapter"},

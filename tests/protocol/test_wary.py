@@ -26,6 +26,7 @@ SECRETIVE: dict[str, Message] = {
     "Detect": pb.DetectRequest(env={"API_KEY": SECRET}),
     "TestEnvironment": pb.TestEnvironmentRequest(env={"API_KEY": SECRET}),
     "ListModels": pb.ListModelsRequest(env={"API_KEY": SECRET}),
+    "GetQuota": pb.GetQuotaRequest(env={"API_KEY": SECRET}),
     "ListSkills": pb.ListSkillsRequest(env={"API_KEY": SECRET}),
     "SyncSkills": pb.SyncSkillsRequest(env={"API_KEY": SECRET}),
 }

@@ -42,7 +42,7 @@ METHODS = {
 }
 
 FOR_ALL = {"Describe", "ListAdapters", "WatchAdapters"}
-OF_ADAPTERS = {"Detect", "TestEnvironment", "ListModels", "ListSkills", "Execute"}
+OF_ADAPTERS = {"Detect", "TestEnvironment", "ListModels", "ListSkills", "GetQuota", "Execute"}
 OPENED = {
     "Attach": {"read", "run"},
     "GetChanges": {"read", "run"},

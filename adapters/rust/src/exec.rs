@@ -148,7 +148,11 @@ impl<'a> Agent<'a> {
             guard.clocks.start(Instant::now());
             let own = Some(i64::from(pid)).filter(|pid| *pid > 0);
             let phase = RunPhase::Running as i32;
-            core.phase(&mut guard, PhaseState { phase, pid: own, process_group_id: own, ..PhaseState::default() });
+            let mut state = PhaseState { phase, pid: own, process_group_id: own, ..PhaseState::default() };
+            if own.is_some() {
+                (state.host, state.pid_namespace) = place_of_processes();
+            }
+            core.phase(&mut guard, state);
         }
         core.awake();
         let done = Arc::new(watch::Sender::new(false));
@@ -306,6 +310,14 @@ async fn read(
 }
 
 /// Returns all variables of the program.
+/// Returns where a process ID of this process means something: the machine's name, and the PID namespace on Linux.
+fn place_of_processes() -> (String, Option<u64>) {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let link = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let number = link.to_str().and_then(|text| text.strip_prefix("pid:[")?.strip_suffix(']'));
+    (host, number.and_then(|text| text.parse().ok()))
+}
+
 fn environment_of(run: &Run, command: &Command, temporary: &str) -> BTreeMap<String, String> {
     let own =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));

@@ -2,7 +2,8 @@ import { create } from "@bufbuild/protobuf";
 import { FailureKind, OutputStream, Outcome, RunPhase, ResultSchema, Severity, type Result } from "@dragoman/client/v1";
 import { spawn, type ChildProcessWithoutNullStreams } from "node:child_process";
 import { once } from "node:events";
-import { accessSync, constants, existsSync, mkdirSync, statSync } from "node:fs";
+import { accessSync, constants, existsSync, mkdirSync, readlinkSync, statSync } from "node:fs";
+import { hostname } from "node:os";
 import { join, resolve } from "node:path";
 import type { Readable } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
@@ -26,6 +27,17 @@ const LINGER_OF_DONE_MS = 5_000; // that a program may live on after it has repo
 const PIPE_BOUND_MS = 1_000; // that pipes stay open after all known writers are gone
 const POLL_MS = 10;
 const SHOWN_TAIL = 400; // characters of the last output in a message
+
+/** Returns where a process ID of this process means something; there is no namespace on systems other than Linux. */
+function placeOfProcesses(): { host: string; pidNamespace?: bigint } {
+  const host = hostname();
+  try {
+    const found = /^pid:\[(\d+)\]$/.exec(readlinkSync("/proc/self/ns/pid"));
+    return found?.[1] === undefined ? { host } : { host, pidNamespace: BigInt(found[1]) };
+  } catch {
+    return { host };
+  }
+}
 
 /** Ends the programs of this process if it is killed. */
 export const sentinel = new Sentinel();
@@ -187,7 +199,7 @@ export function start(live: LiveRun, run: Run, command: Command): { exit: Exit; 
   sentinel.add(pid, live.marker);
   const running = new Child(child, pid, live.marker);
   clocks.start(performance.now());
-  recorder.state({ phase: RunPhase.RUNNING, pid: BigInt(pid), processGroupId: BigInt(pid) });
+  recorder.state({ phase: RunPhase.RUNNING, pid: BigInt(pid), processGroupId: BigInt(pid), ...placeOfProcesses() });
   live.watch();
   stop.onDeadline((deadline) => {
     if (live.programs.has(running)) running.stop(deadline - performance.now());

@@ -890,7 +890,12 @@ type Detection struct {
 	// When the detection ran.
 	DetectedAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
 	// Whether the answer comes from the router's cache.
-	Cached        bool `protobuf:"varint,16,opt,name=cached,proto3" json:"cached,omitempty"`
+	Cached bool `protobuf:"varint,16,opt,name=cached,proto3" json:"cached,omitempty"`
+	// The model that the agent's own configuration selects: its files and variables, for a user in no project. Empty: none,
+	// so that the agent uses its default, or the adapter does not read it. At most 256 bytes.
+	Model string `protobuf:"bytes,17,opt,name=model,proto3" json:"model,omitempty"`
+	// The provider that it selects, e.g. "anthropic". Empty: as `model`. At most 256 bytes.
+	Provider      string `protobuf:"bytes,18,opt,name=provider,proto3" json:"provider,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1035,6 +1040,20 @@ func (x *Detection) GetCached() bool {
 		return x.Cached
 	}
 	return false
+}
+
+func (x *Detection) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Detection) GetProvider() string {
+	if x != nil {
+		return x.Provider
+	}
+	return ""
 }
 
 // DetectionProblem is a problem of a detection.
@@ -3974,6 +3993,134 @@ func (x *ListModelsResponse) GetListedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// GetQuotaRequest asks for the account's rate limits.
+type GetQuotaRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The adapter's type or an alias. Empty at a sidecar: the adapter it serves.
+	Adapter string `protobuf:"bytes,1,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	// The `config` to ask with. Absent: defaults.
+	Config *structpb.Struct `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
+	// The `env` to ask with. At most 1,024, of 128 KiB each and 512 KiB in total; names of 256 bytes.
+	Env           map[string]string `protobuf:"bytes,3,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetQuotaRequest) Reset() {
+	*x = GetQuotaRequest{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetQuotaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetQuotaRequest) ProtoMessage() {}
+
+func (x *GetQuotaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetQuotaRequest.ProtoReflect.Descriptor instead.
+func (*GetQuotaRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *GetQuotaRequest) GetAdapter() string {
+	if x != nil {
+		return x.Adapter
+	}
+	return ""
+}
+
+func (x *GetQuotaRequest) GetConfig() *structpb.Struct {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *GetQuotaRequest) GetEnv() map[string]string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+// GetQuotaResponse lists the account's rate limits.
+type GetQuotaResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The limits, each with its window. Empty: the account has none, or see `failure`. At most 64.
+	Windows []*RateLimit `protobuf:"bytes,1,rep,name=windows,proto3" json:"windows,omitempty"`
+	// When the agent answered.
+	ReadAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
+	// Why the agent did not answer, e.g. AUTH_REQUIRED. Absent if it did.
+	Failure       *Failure `protobuf:"bytes,3,opt,name=failure,proto3" json:"failure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetQuotaResponse) Reset() {
+	*x = GetQuotaResponse{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetQuotaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetQuotaResponse) ProtoMessage() {}
+
+func (x *GetQuotaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetQuotaResponse.ProtoReflect.Descriptor instead.
+func (*GetQuotaResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *GetQuotaResponse) GetWindows() []*RateLimit {
+	if x != nil {
+		return x.Windows
+	}
+	return nil
+}
+
+func (x *GetQuotaResponse) GetReadAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadAt
+	}
+	return nil
+}
+
+func (x *GetQuotaResponse) GetFailure() *Failure {
+	if x != nil {
+		return x.Failure
+	}
+	return nil
+}
+
 // ListSkillsRequest asks for skills.
 type ListSkillsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3990,7 +4137,7 @@ type ListSkillsRequest struct {
 
 func (x *ListSkillsRequest) Reset() {
 	*x = ListSkillsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4002,7 +4149,7 @@ func (x *ListSkillsRequest) String() string {
 func (*ListSkillsRequest) ProtoMessage() {}
 
 func (x *ListSkillsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[40]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4015,7 +4162,7 @@ func (x *ListSkillsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSkillsRequest.ProtoReflect.Descriptor instead.
 func (*ListSkillsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{40}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListSkillsRequest) GetAdapter() string {
@@ -4056,7 +4203,7 @@ type SkillEntry struct {
 
 func (x *SkillEntry) Reset() {
 	*x = SkillEntry{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4068,7 +4215,7 @@ func (x *SkillEntry) String() string {
 func (*SkillEntry) ProtoMessage() {}
 
 func (x *SkillEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[41]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4081,7 +4228,7 @@ func (x *SkillEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkillEntry.ProtoReflect.Descriptor instead.
 func (*SkillEntry) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{41}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SkillEntry) GetName() string {
@@ -4125,7 +4272,7 @@ type ListSkillsResponse struct {
 
 func (x *ListSkillsResponse) Reset() {
 	*x = ListSkillsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4137,7 +4284,7 @@ func (x *ListSkillsResponse) String() string {
 func (*ListSkillsResponse) ProtoMessage() {}
 
 func (x *ListSkillsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4150,7 +4297,7 @@ func (x *ListSkillsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSkillsResponse.ProtoReflect.Descriptor instead.
 func (*ListSkillsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{42}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListSkillsResponse) GetNative() bool {
@@ -4184,7 +4331,7 @@ type SyncSkillsRequest struct {
 
 func (x *SyncSkillsRequest) Reset() {
 	*x = SyncSkillsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4196,7 +4343,7 @@ func (x *SyncSkillsRequest) String() string {
 func (*SyncSkillsRequest) ProtoMessage() {}
 
 func (x *SyncSkillsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4209,7 +4356,7 @@ func (x *SyncSkillsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncSkillsRequest.ProtoReflect.Descriptor instead.
 func (*SyncSkillsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{43}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SyncSkillsRequest) GetAdapter() string {
@@ -4246,7 +4393,7 @@ type SyncSkillsResponse struct {
 
 func (x *SyncSkillsResponse) Reset() {
 	*x = SyncSkillsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4258,7 +4405,7 @@ func (x *SyncSkillsResponse) String() string {
 func (*SyncSkillsResponse) ProtoMessage() {}
 
 func (x *SyncSkillsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4271,7 +4418,7 @@ func (x *SyncSkillsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncSkillsResponse.ProtoReflect.Descriptor instead.
 func (*SyncSkillsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{44}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SyncSkillsResponse) GetSkills() []*SkillEntry {
@@ -4303,7 +4450,7 @@ type GetChangesRequest struct {
 
 func (x *GetChangesRequest) Reset() {
 	*x = GetChangesRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4315,7 +4462,7 @@ func (x *GetChangesRequest) String() string {
 func (*GetChangesRequest) ProtoMessage() {}
 
 func (x *GetChangesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4328,7 +4475,7 @@ func (x *GetChangesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChangesRequest.ProtoReflect.Descriptor instead.
 func (*GetChangesRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{45}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetChangesRequest) GetRunId() string {
@@ -4373,7 +4520,7 @@ type GetChangesResponse struct {
 
 func (x *GetChangesResponse) Reset() {
 	*x = GetChangesResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4385,7 +4532,7 @@ func (x *GetChangesResponse) String() string {
 func (*GetChangesResponse) ProtoMessage() {}
 
 func (x *GetChangesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4398,7 +4545,7 @@ func (x *GetChangesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChangesResponse.ProtoReflect.Descriptor instead.
 func (*GetChangesResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{46}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetChangesResponse) GetRoot() string {
@@ -4468,7 +4615,7 @@ type ChangedFile struct {
 
 func (x *ChangedFile) Reset() {
 	*x = ChangedFile{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4480,7 +4627,7 @@ func (x *ChangedFile) String() string {
 func (*ChangedFile) ProtoMessage() {}
 
 func (x *ChangedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4493,7 +4640,7 @@ func (x *ChangedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangedFile.ProtoReflect.Descriptor instead.
 func (*ChangedFile) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{47}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ChangedFile) GetPath() string {
@@ -4592,7 +4739,7 @@ type ReadArtifactRequest struct {
 
 func (x *ReadArtifactRequest) Reset() {
 	*x = ReadArtifactRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[48]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4604,7 +4751,7 @@ func (x *ReadArtifactRequest) String() string {
 func (*ReadArtifactRequest) ProtoMessage() {}
 
 func (x *ReadArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[48]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4617,7 +4764,7 @@ func (x *ReadArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArtifactRequest.ProtoReflect.Descriptor instead.
 func (*ReadArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{48}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReadArtifactRequest) GetRunId() string {
@@ -4670,7 +4817,7 @@ type ReadArtifactResponse struct {
 
 func (x *ReadArtifactResponse) Reset() {
 	*x = ReadArtifactResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[49]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4682,7 +4829,7 @@ func (x *ReadArtifactResponse) String() string {
 func (*ReadArtifactResponse) ProtoMessage() {}
 
 func (x *ReadArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[49]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4695,7 +4842,7 @@ func (x *ReadArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArtifactResponse.ProtoReflect.Descriptor instead.
 func (*ReadArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{49}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReadArtifactResponse) GetData() []byte {
@@ -4759,7 +4906,7 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x0eDetectResponse\x126\n" +
 	"\n" +
 	"detections\x18\x01 \x03(\v2\x16.dragoman.v1.DetectionR\n" +
-	"detections\"\xdd\x04\n" +
+	"detections\"\x8f\x05\n" +
 	"\tDetection\x12\x18\n" +
 	"\aadapter\x18\x01 \x01(\tR\aadapter\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x1c\n" +
@@ -4785,7 +4932,9 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\fcapabilities\x18\x0e \x01(\v2\x19.dragoman.v1.CapabilitiesR\fcapabilities\x12;\n" +
 	"\vdetected_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"detectedAt\x12\x16\n" +
-	"\x06cached\x18\x10 \x01(\bR\x06cached\"T\n" +
+	"\x06cached\x18\x10 \x01(\bR\x06cached\x12\x14\n" +
+	"\x05model\x18\x11 \x01(\tR\x05model\x12\x1a\n" +
+	"\bprovider\x18\x12 \x01(\tR\bprovider\"T\n" +
 	"\x10DetectionProblem\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
@@ -5020,7 +5169,18 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x12ListModelsResponse\x12*\n" +
 	"\x06models\x18\x01 \x03(\v2\x12.dragoman.v1.ModelR\x06models\x120\n" +
 	"\x06source\x18\x02 \x01(\x0e2\x18.dragoman.v1.ModelSourceR\x06source\x127\n" +
-	"\tlisted_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\blistedAt\"\xd6\x01\n" +
+	"\tlisted_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\blistedAt\"\xcd\x01\n" +
+	"\x0fGetQuotaRequest\x12\x18\n" +
+	"\aadapter\x18\x01 \x01(\tR\aadapter\x12/\n" +
+	"\x06config\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x06config\x127\n" +
+	"\x03env\x18\x03 \x03(\v2%.dragoman.v1.GetQuotaRequest.EnvEntryR\x03env\x1a6\n" +
+	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa9\x01\n" +
+	"\x10GetQuotaResponse\x120\n" +
+	"\awindows\x18\x01 \x03(\v2\x16.dragoman.v1.RateLimitR\awindows\x123\n" +
+	"\aread_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt\x12.\n" +
+	"\afailure\x18\x03 \x01(\v2\x14.dragoman.v1.FailureR\afailure\"\xd6\x01\n" +
 	"\x11ListSkillsRequest\x12\x18\n" +
 	"\aadapter\x18\x01 \x01(\tR\aadapter\x124\n" +
 	"\tworkspace\x18\x02 \x01(\v2\x16.dragoman.v1.WorkspaceR\tworkspace\x129\n" +
@@ -5127,7 +5287,7 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x15SKILL_STATE_INSTALLED\x10\x01\x12\x15\n" +
 	"\x11SKILL_STATE_STALE\x10\x02\x12\x18\n" +
 	"\x14SKILL_STATE_EXTERNAL\x10\x03\x12\x17\n" +
-	"\x13SKILL_STATE_MISSING\x10\x042\xa3\b\n" +
+	"\x13SKILL_STATE_MISSING\x10\x042\xec\b\n" +
 	"\x0eAdapterService\x12G\n" +
 	"\bDescribe\x12\x1c.dragoman.v1.DescribeRequest\x1a\x1d.dragoman.v1.DescribeResponse\x12A\n" +
 	"\x06Detect\x12\x1a.dragoman.v1.DetectRequest\x1a\x1b.dragoman.v1.DetectResponse\x12\\\n" +
@@ -5146,7 +5306,8 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"GetChanges\x12\x1e.dragoman.v1.GetChangesRequest\x1a\x1f.dragoman.v1.GetChangesResponse\x12U\n" +
 	"\fReadArtifact\x12 .dragoman.v1.ReadArtifactRequest\x1a!.dragoman.v1.ReadArtifactResponse0\x01\x12;\n" +
 	"\x04Send\x12\x18.dragoman.v1.SendRequest\x1a\x19.dragoman.v1.SendResponse\x12J\n" +
-	"\tUpdateRun\x12\x1d.dragoman.v1.UpdateRunRequest\x1a\x1e.dragoman.v1.UpdateRunResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
+	"\tUpdateRun\x12\x1d.dragoman.v1.UpdateRunRequest\x1a\x1e.dragoman.v1.UpdateRunResponse\x12G\n" +
+	"\bGetQuota\x12\x1c.dragoman.v1.GetQuotaRequest\x1a\x1d.dragoman.v1.GetQuotaResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
 
 var (
 	file_dragoman_v1_adapter_proto_rawDescOnce sync.Once
@@ -5161,7 +5322,7 @@ func file_dragoman_v1_adapter_proto_rawDescGZIP() []byte {
 }
 
 var file_dragoman_v1_adapter_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(Duty)(0),                       // 0: dragoman.v1.Duty
 	(AuthState)(0),                  // 1: dragoman.v1.AuthState
@@ -5210,157 +5371,169 @@ var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(*UpdateRunResponse)(nil),       // 44: dragoman.v1.UpdateRunResponse
 	(*ListModelsRequest)(nil),       // 45: dragoman.v1.ListModelsRequest
 	(*ListModelsResponse)(nil),      // 46: dragoman.v1.ListModelsResponse
-	(*ListSkillsRequest)(nil),       // 47: dragoman.v1.ListSkillsRequest
-	(*SkillEntry)(nil),              // 48: dragoman.v1.SkillEntry
-	(*ListSkillsResponse)(nil),      // 49: dragoman.v1.ListSkillsResponse
-	(*SyncSkillsRequest)(nil),       // 50: dragoman.v1.SyncSkillsRequest
-	(*SyncSkillsResponse)(nil),      // 51: dragoman.v1.SyncSkillsResponse
-	(*GetChangesRequest)(nil),       // 52: dragoman.v1.GetChangesRequest
-	(*GetChangesResponse)(nil),      // 53: dragoman.v1.GetChangesResponse
-	(*ChangedFile)(nil),             // 54: dragoman.v1.ChangedFile
-	(*ReadArtifactRequest)(nil),     // 55: dragoman.v1.ReadArtifactRequest
-	(*ReadArtifactResponse)(nil),    // 56: dragoman.v1.ReadArtifactResponse
-	nil,                             // 57: dragoman.v1.DetectRequest.EnvEntry
-	nil,                             // 58: dragoman.v1.TestEnvironmentRequest.EnvEntry
-	nil,                             // 59: dragoman.v1.ExecuteRequest.EnvEntry
-	nil,                             // 60: dragoman.v1.ExecuteRequest.LabelsEntry
-	nil,                             // 61: dragoman.v1.SkillFiles.ContentEntry
-	nil,                             // 62: dragoman.v1.McpStdio.EnvEntry
-	nil,                             // 63: dragoman.v1.McpHttp.HeadersEntry
-	nil,                             // 64: dragoman.v1.Fallback.ConfigsEntry
-	nil,                             // 65: dragoman.v1.ListModelsRequest.EnvEntry
-	nil,                             // 66: dragoman.v1.ListSkillsRequest.EnvEntry
-	nil,                             // 67: dragoman.v1.SyncSkillsRequest.EnvEntry
-	(*Capabilities)(nil),            // 68: dragoman.v1.Capabilities
-	(*structpb.Struct)(nil),         // 69: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),   // 70: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 71: google.protobuf.Duration
-	(Severity)(0),                   // 72: dragoman.v1.Severity
-	(*Limits)(nil),                  // 73: dragoman.v1.Limits
-	(*Permissions)(nil),             // 74: dragoman.v1.Permissions
-	(Feature)(0),                    // 75: dragoman.v1.Feature
-	(*SessionHandle)(nil),           // 76: dragoman.v1.SessionHandle
-	(FailureKind)(0),                // 77: dragoman.v1.FailureKind
-	(Outcome)(0),                    // 78: dragoman.v1.Outcome
-	(*InputAnswer)(nil),             // 79: dragoman.v1.InputAnswer
-	(InputMode)(0),                  // 80: dragoman.v1.InputMode
-	(FileOperation)(0),              // 81: dragoman.v1.FileOperation
-	(*AgentEvent)(nil),              // 82: dragoman.v1.AgentEvent
+	(*GetQuotaRequest)(nil),         // 47: dragoman.v1.GetQuotaRequest
+	(*GetQuotaResponse)(nil),        // 48: dragoman.v1.GetQuotaResponse
+	(*ListSkillsRequest)(nil),       // 49: dragoman.v1.ListSkillsRequest
+	(*SkillEntry)(nil),              // 50: dragoman.v1.SkillEntry
+	(*ListSkillsResponse)(nil),      // 51: dragoman.v1.ListSkillsResponse
+	(*SyncSkillsRequest)(nil),       // 52: dragoman.v1.SyncSkillsRequest
+	(*SyncSkillsResponse)(nil),      // 53: dragoman.v1.SyncSkillsResponse
+	(*GetChangesRequest)(nil),       // 54: dragoman.v1.GetChangesRequest
+	(*GetChangesResponse)(nil),      // 55: dragoman.v1.GetChangesResponse
+	(*ChangedFile)(nil),             // 56: dragoman.v1.ChangedFile
+	(*ReadArtifactRequest)(nil),     // 57: dragoman.v1.ReadArtifactRequest
+	(*ReadArtifactResponse)(nil),    // 58: dragoman.v1.ReadArtifactResponse
+	nil,                             // 59: dragoman.v1.DetectRequest.EnvEntry
+	nil,                             // 60: dragoman.v1.TestEnvironmentRequest.EnvEntry
+	nil,                             // 61: dragoman.v1.ExecuteRequest.EnvEntry
+	nil,                             // 62: dragoman.v1.ExecuteRequest.LabelsEntry
+	nil,                             // 63: dragoman.v1.SkillFiles.ContentEntry
+	nil,                             // 64: dragoman.v1.McpStdio.EnvEntry
+	nil,                             // 65: dragoman.v1.McpHttp.HeadersEntry
+	nil,                             // 66: dragoman.v1.Fallback.ConfigsEntry
+	nil,                             // 67: dragoman.v1.ListModelsRequest.EnvEntry
+	nil,                             // 68: dragoman.v1.GetQuotaRequest.EnvEntry
+	nil,                             // 69: dragoman.v1.ListSkillsRequest.EnvEntry
+	nil,                             // 70: dragoman.v1.SyncSkillsRequest.EnvEntry
+	(*Capabilities)(nil),            // 71: dragoman.v1.Capabilities
+	(*structpb.Struct)(nil),         // 72: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),   // 73: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 74: google.protobuf.Duration
+	(Severity)(0),                   // 75: dragoman.v1.Severity
+	(*Limits)(nil),                  // 76: dragoman.v1.Limits
+	(*Permissions)(nil),             // 77: dragoman.v1.Permissions
+	(Feature)(0),                    // 78: dragoman.v1.Feature
+	(*SessionHandle)(nil),           // 79: dragoman.v1.SessionHandle
+	(FailureKind)(0),                // 80: dragoman.v1.FailureKind
+	(Outcome)(0),                    // 81: dragoman.v1.Outcome
+	(*InputAnswer)(nil),             // 82: dragoman.v1.InputAnswer
+	(InputMode)(0),                  // 83: dragoman.v1.InputMode
+	(*RateLimit)(nil),               // 84: dragoman.v1.RateLimit
+	(*Failure)(nil),                 // 85: dragoman.v1.Failure
+	(FileOperation)(0),              // 86: dragoman.v1.FileOperation
+	(*AgentEvent)(nil),              // 87: dragoman.v1.AgentEvent
 }
 var file_dragoman_v1_adapter_proto_depIdxs = []int32{
-	68, // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
-	9,  // 1: dragoman.v1.DescribeResponse.models:type_name -> dragoman.v1.Model
-	0,  // 2: dragoman.v1.DescribeResponse.duties:type_name -> dragoman.v1.Duty
-	57, // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
-	69, // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
-	12, // 5: dragoman.v1.DetectResponse.detections:type_name -> dragoman.v1.Detection
-	1,  // 6: dragoman.v1.Detection.auth:type_name -> dragoman.v1.AuthState
-	2,  // 7: dragoman.v1.Detection.confidence:type_name -> dragoman.v1.DetectionConfidence
-	13, // 8: dragoman.v1.Detection.problems:type_name -> dragoman.v1.DetectionProblem
-	68, // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
-	70, // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
-	3,  // 11: dragoman.v1.TestEnvironmentRequest.mode:type_name -> dragoman.v1.TestMode
-	69, // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
-	58, // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
-	24, // 14: dragoman.v1.TestEnvironmentRequest.workspace:type_name -> dragoman.v1.Workspace
-	71, // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
-	4,  // 16: dragoman.v1.TestEnvironmentResponse.status:type_name -> dragoman.v1.TestStatus
-	16, // 17: dragoman.v1.TestEnvironmentResponse.checks:type_name -> dragoman.v1.EnvironmentCheck
-	70, // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
-	3,  // 19: dragoman.v1.TestEnvironmentResponse.mode:type_name -> dragoman.v1.TestMode
-	72, // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
-	71, // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
-	19, // 22: dragoman.v1.ExecuteRequest.agent:type_name -> dragoman.v1.Agent
-	69, // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
-	69, // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
-	20, // 25: dragoman.v1.ExecuteRequest.instructions:type_name -> dragoman.v1.Instructions
-	69, // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
-	21, // 27: dragoman.v1.ExecuteRequest.context:type_name -> dragoman.v1.Context
-	22, // 28: dragoman.v1.ExecuteRequest.session:type_name -> dragoman.v1.SessionSelector
-	24, // 29: dragoman.v1.ExecuteRequest.workspace:type_name -> dragoman.v1.Workspace
-	59, // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
-	25, // 31: dragoman.v1.ExecuteRequest.brand:type_name -> dragoman.v1.Brand
-	26, // 32: dragoman.v1.ExecuteRequest.skills:type_name -> dragoman.v1.Skill
-	28, // 33: dragoman.v1.ExecuteRequest.mcp_servers:type_name -> dragoman.v1.McpServer
-	73, // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
-	74, // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
-	71, // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
-	31, // 37: dragoman.v1.ExecuteRequest.fallback:type_name -> dragoman.v1.Fallback
-	75, // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
-	60, // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
-	34, // 40: dragoman.v1.ExecuteRequest.batching:type_name -> dragoman.v1.Batching
-	35, // 41: dragoman.v1.ExecuteRequest.relay:type_name -> dragoman.v1.Relay
-	32, // 42: dragoman.v1.ExecuteRequest.admission:type_name -> dragoman.v1.Admission
-	18, // 43: dragoman.v1.ExecuteRequest.attachments:type_name -> dragoman.v1.Attachment
-	69, // 44: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
-	69, // 45: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
-	76, // 46: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
-	23, // 47: dragoman.v1.SessionSelector.key:type_name -> dragoman.v1.SessionKey
-	27, // 48: dragoman.v1.Skill.files:type_name -> dragoman.v1.SkillFiles
-	61, // 49: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
-	29, // 50: dragoman.v1.McpServer.stdio:type_name -> dragoman.v1.McpStdio
-	30, // 51: dragoman.v1.McpServer.http:type_name -> dragoman.v1.McpHttp
-	62, // 52: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
-	63, // 53: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
-	77, // 54: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
-	64, // 55: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
-	71, // 56: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
-	33, // 57: dragoman.v1.Admission.run_token:type_name -> dragoman.v1.RunToken
-	71, // 58: dragoman.v1.RunToken.lifetime:type_name -> google.protobuf.Duration
-	71, // 59: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
-	34, // 60: dragoman.v1.AttachRequest.batching:type_name -> dragoman.v1.Batching
-	71, // 61: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
-	78, // 62: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
-	79, // 63: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
-	80, // 64: dragoman.v1.SendRequest.mode:type_name -> dragoman.v1.InputMode
-	69, // 65: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
-	65, // 66: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
-	9,  // 67: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
-	5,  // 68: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
-	70, // 69: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
-	24, // 70: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
-	66, // 71: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
-	6,  // 72: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
-	48, // 73: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	26, // 74: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
-	67, // 75: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
-	48, // 76: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	54, // 77: dragoman.v1.GetChangesResponse.files:type_name -> dragoman.v1.ChangedFile
-	81, // 78: dragoman.v1.ChangedFile.operation:type_name -> dragoman.v1.FileOperation
-	69, // 79: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
-	7,  // 80: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
-	10, // 81: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
-	14, // 82: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
-	17, // 83: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
-	36, // 84: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
-	37, // 85: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
-	39, // 86: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
-	45, // 87: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
-	47, // 88: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
-	50, // 89: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
-	52, // 90: dragoman.v1.AdapterService.GetChanges:input_type -> dragoman.v1.GetChangesRequest
-	55, // 91: dragoman.v1.AdapterService.ReadArtifact:input_type -> dragoman.v1.ReadArtifactRequest
-	41, // 92: dragoman.v1.AdapterService.Send:input_type -> dragoman.v1.SendRequest
-	43, // 93: dragoman.v1.AdapterService.UpdateRun:input_type -> dragoman.v1.UpdateRunRequest
-	8,  // 94: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
-	11, // 95: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
-	15, // 96: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
-	82, // 97: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
-	82, // 98: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
-	38, // 99: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
-	40, // 100: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
-	46, // 101: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
-	49, // 102: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
-	51, // 103: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
-	53, // 104: dragoman.v1.AdapterService.GetChanges:output_type -> dragoman.v1.GetChangesResponse
-	56, // 105: dragoman.v1.AdapterService.ReadArtifact:output_type -> dragoman.v1.ReadArtifactResponse
-	42, // 106: dragoman.v1.AdapterService.Send:output_type -> dragoman.v1.SendResponse
-	44, // 107: dragoman.v1.AdapterService.UpdateRun:output_type -> dragoman.v1.UpdateRunResponse
-	94, // [94:108] is the sub-list for method output_type
-	80, // [80:94] is the sub-list for method input_type
-	80, // [80:80] is the sub-list for extension type_name
-	80, // [80:80] is the sub-list for extension extendee
-	0,  // [0:80] is the sub-list for field type_name
+	71,  // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
+	9,   // 1: dragoman.v1.DescribeResponse.models:type_name -> dragoman.v1.Model
+	0,   // 2: dragoman.v1.DescribeResponse.duties:type_name -> dragoman.v1.Duty
+	59,  // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
+	72,  // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
+	12,  // 5: dragoman.v1.DetectResponse.detections:type_name -> dragoman.v1.Detection
+	1,   // 6: dragoman.v1.Detection.auth:type_name -> dragoman.v1.AuthState
+	2,   // 7: dragoman.v1.Detection.confidence:type_name -> dragoman.v1.DetectionConfidence
+	13,  // 8: dragoman.v1.Detection.problems:type_name -> dragoman.v1.DetectionProblem
+	71,  // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
+	73,  // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
+	3,   // 11: dragoman.v1.TestEnvironmentRequest.mode:type_name -> dragoman.v1.TestMode
+	72,  // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
+	60,  // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
+	24,  // 14: dragoman.v1.TestEnvironmentRequest.workspace:type_name -> dragoman.v1.Workspace
+	74,  // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
+	4,   // 16: dragoman.v1.TestEnvironmentResponse.status:type_name -> dragoman.v1.TestStatus
+	16,  // 17: dragoman.v1.TestEnvironmentResponse.checks:type_name -> dragoman.v1.EnvironmentCheck
+	73,  // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
+	3,   // 19: dragoman.v1.TestEnvironmentResponse.mode:type_name -> dragoman.v1.TestMode
+	75,  // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
+	74,  // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
+	19,  // 22: dragoman.v1.ExecuteRequest.agent:type_name -> dragoman.v1.Agent
+	72,  // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
+	72,  // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
+	20,  // 25: dragoman.v1.ExecuteRequest.instructions:type_name -> dragoman.v1.Instructions
+	72,  // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
+	21,  // 27: dragoman.v1.ExecuteRequest.context:type_name -> dragoman.v1.Context
+	22,  // 28: dragoman.v1.ExecuteRequest.session:type_name -> dragoman.v1.SessionSelector
+	24,  // 29: dragoman.v1.ExecuteRequest.workspace:type_name -> dragoman.v1.Workspace
+	61,  // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
+	25,  // 31: dragoman.v1.ExecuteRequest.brand:type_name -> dragoman.v1.Brand
+	26,  // 32: dragoman.v1.ExecuteRequest.skills:type_name -> dragoman.v1.Skill
+	28,  // 33: dragoman.v1.ExecuteRequest.mcp_servers:type_name -> dragoman.v1.McpServer
+	76,  // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
+	77,  // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
+	74,  // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
+	31,  // 37: dragoman.v1.ExecuteRequest.fallback:type_name -> dragoman.v1.Fallback
+	78,  // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
+	62,  // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
+	34,  // 40: dragoman.v1.ExecuteRequest.batching:type_name -> dragoman.v1.Batching
+	35,  // 41: dragoman.v1.ExecuteRequest.relay:type_name -> dragoman.v1.Relay
+	32,  // 42: dragoman.v1.ExecuteRequest.admission:type_name -> dragoman.v1.Admission
+	18,  // 43: dragoman.v1.ExecuteRequest.attachments:type_name -> dragoman.v1.Attachment
+	72,  // 44: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
+	72,  // 45: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
+	79,  // 46: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
+	23,  // 47: dragoman.v1.SessionSelector.key:type_name -> dragoman.v1.SessionKey
+	27,  // 48: dragoman.v1.Skill.files:type_name -> dragoman.v1.SkillFiles
+	63,  // 49: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
+	29,  // 50: dragoman.v1.McpServer.stdio:type_name -> dragoman.v1.McpStdio
+	30,  // 51: dragoman.v1.McpServer.http:type_name -> dragoman.v1.McpHttp
+	64,  // 52: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
+	65,  // 53: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
+	80,  // 54: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
+	66,  // 55: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
+	74,  // 56: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
+	33,  // 57: dragoman.v1.Admission.run_token:type_name -> dragoman.v1.RunToken
+	74,  // 58: dragoman.v1.RunToken.lifetime:type_name -> google.protobuf.Duration
+	74,  // 59: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
+	34,  // 60: dragoman.v1.AttachRequest.batching:type_name -> dragoman.v1.Batching
+	74,  // 61: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
+	81,  // 62: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
+	82,  // 63: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
+	83,  // 64: dragoman.v1.SendRequest.mode:type_name -> dragoman.v1.InputMode
+	72,  // 65: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
+	67,  // 66: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
+	9,   // 67: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
+	5,   // 68: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
+	73,  // 69: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
+	72,  // 70: dragoman.v1.GetQuotaRequest.config:type_name -> google.protobuf.Struct
+	68,  // 71: dragoman.v1.GetQuotaRequest.env:type_name -> dragoman.v1.GetQuotaRequest.EnvEntry
+	84,  // 72: dragoman.v1.GetQuotaResponse.windows:type_name -> dragoman.v1.RateLimit
+	73,  // 73: dragoman.v1.GetQuotaResponse.read_at:type_name -> google.protobuf.Timestamp
+	85,  // 74: dragoman.v1.GetQuotaResponse.failure:type_name -> dragoman.v1.Failure
+	24,  // 75: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
+	69,  // 76: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
+	6,   // 77: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
+	50,  // 78: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	26,  // 79: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
+	70,  // 80: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
+	50,  // 81: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	56,  // 82: dragoman.v1.GetChangesResponse.files:type_name -> dragoman.v1.ChangedFile
+	86,  // 83: dragoman.v1.ChangedFile.operation:type_name -> dragoman.v1.FileOperation
+	72,  // 84: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
+	7,   // 85: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
+	10,  // 86: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
+	14,  // 87: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
+	17,  // 88: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
+	36,  // 89: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
+	37,  // 90: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
+	39,  // 91: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
+	45,  // 92: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
+	49,  // 93: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
+	52,  // 94: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
+	54,  // 95: dragoman.v1.AdapterService.GetChanges:input_type -> dragoman.v1.GetChangesRequest
+	57,  // 96: dragoman.v1.AdapterService.ReadArtifact:input_type -> dragoman.v1.ReadArtifactRequest
+	41,  // 97: dragoman.v1.AdapterService.Send:input_type -> dragoman.v1.SendRequest
+	43,  // 98: dragoman.v1.AdapterService.UpdateRun:input_type -> dragoman.v1.UpdateRunRequest
+	47,  // 99: dragoman.v1.AdapterService.GetQuota:input_type -> dragoman.v1.GetQuotaRequest
+	8,   // 100: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
+	11,  // 101: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
+	15,  // 102: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
+	87,  // 103: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
+	87,  // 104: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
+	38,  // 105: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
+	40,  // 106: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
+	46,  // 107: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
+	51,  // 108: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
+	53,  // 109: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
+	55,  // 110: dragoman.v1.AdapterService.GetChanges:output_type -> dragoman.v1.GetChangesResponse
+	58,  // 111: dragoman.v1.AdapterService.ReadArtifact:output_type -> dragoman.v1.ReadArtifactResponse
+	42,  // 112: dragoman.v1.AdapterService.Send:output_type -> dragoman.v1.SendResponse
+	44,  // 113: dragoman.v1.AdapterService.UpdateRun:output_type -> dragoman.v1.UpdateRunResponse
+	48,  // 114: dragoman.v1.AdapterService.GetQuota:output_type -> dragoman.v1.GetQuotaResponse
+	100, // [100:115] is the sub-list for method output_type
+	85,  // [85:100] is the sub-list for method input_type
+	85,  // [85:85] is the sub-list for extension type_name
+	85,  // [85:85] is the sub-list for extension extendee
+	0,   // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_adapter_proto_init() }
@@ -5401,14 +5574,14 @@ func file_dragoman_v1_adapter_proto_init() {
 		(*UpdateRunRequest_Model)(nil),
 		(*UpdateRunRequest_PermissionMode)(nil),
 	}
-	file_dragoman_v1_adapter_proto_msgTypes[47].OneofWrappers = []any{}
+	file_dragoman_v1_adapter_proto_msgTypes[49].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_adapter_proto_rawDesc), len(file_dragoman_v1_adapter_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   61,
+			NumMessages:   64,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

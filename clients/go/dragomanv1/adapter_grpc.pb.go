@@ -42,6 +42,7 @@ const (
 	AdapterService_ReadArtifact_FullMethodName    = "/dragoman.v1.AdapterService/ReadArtifact"
 	AdapterService_Send_FullMethodName            = "/dragoman.v1.AdapterService/Send"
 	AdapterService_UpdateRun_FullMethodName       = "/dragoman.v1.AdapterService/UpdateRun"
+	AdapterService_GetQuota_FullMethodName        = "/dragoman.v1.AdapterService/GetQuota"
 )
 
 // AdapterServiceClient is the client API for AdapterService service.
@@ -226,6 +227,13 @@ type AdapterServiceClient interface {
 	// | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
 	// | the run has ended, or is being cancelled, or ends before the agent has taken the change | FAILED_PRECONDITION RUN_FINISHED | resume the session in another run |
 	UpdateRun(ctx context.Context, in *UpdateRunRequest, opts ...grpc.CallOption) (*UpdateRunResponse, error)
+	// GetQuota asks the agent how much of its account's rate limits is used, in windows of time. It costs no tokens. The
+	// agent may ask a service for it. Why there is no answer is data, never a status.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the adapter does not declare FEATURE_QUOTA | UNIMPLEMENTED NOT_IMPLEMENTED | do without; some agents report rate limits in `usage` |
+	GetQuota(ctx context.Context, in *GetQuotaRequest, opts ...grpc.CallOption) (*GetQuotaResponse, error)
 }
 
 type adapterServiceClient struct {
@@ -397,6 +405,16 @@ func (c *adapterServiceClient) UpdateRun(ctx context.Context, in *UpdateRunReque
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(UpdateRunResponse)
 	err := c.cc.Invoke(ctx, AdapterService_UpdateRun_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adapterServiceClient) GetQuota(ctx context.Context, in *GetQuotaRequest, opts ...grpc.CallOption) (*GetQuotaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetQuotaResponse)
+	err := c.cc.Invoke(ctx, AdapterService_GetQuota_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -585,6 +603,13 @@ type AdapterServiceServer interface {
 	// | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
 	// | the run has ended, or is being cancelled, or ends before the agent has taken the change | FAILED_PRECONDITION RUN_FINISHED | resume the session in another run |
 	UpdateRun(context.Context, *UpdateRunRequest) (*UpdateRunResponse, error)
+	// GetQuota asks the agent how much of its account's rate limits is used, in windows of time. It costs no tokens. The
+	// agent may ask a service for it. Why there is no answer is data, never a status.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the adapter does not declare FEATURE_QUOTA | UNIMPLEMENTED NOT_IMPLEMENTED | do without; some agents report rate limits in `usage` |
+	GetQuota(context.Context, *GetQuotaRequest) (*GetQuotaResponse, error)
 	mustEmbedUnimplementedAdapterServiceServer()
 }
 
@@ -636,6 +661,9 @@ func (UnimplementedAdapterServiceServer) Send(context.Context, *SendRequest) (*S
 }
 func (UnimplementedAdapterServiceServer) UpdateRun(context.Context, *UpdateRunRequest) (*UpdateRunResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UpdateRun not implemented")
+}
+func (UnimplementedAdapterServiceServer) GetQuota(context.Context, *GetQuotaRequest) (*GetQuotaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetQuota not implemented")
 }
 func (UnimplementedAdapterServiceServer) mustEmbedUnimplementedAdapterServiceServer() {}
 func (UnimplementedAdapterServiceServer) testEmbeddedByValue()                        {}
@@ -889,6 +917,24 @@ func _AdapterService_UpdateRun_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdapterService_GetQuota_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetQuotaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdapterServiceServer).GetQuota(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdapterService_GetQuota_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdapterServiceServer).GetQuota(ctx, req.(*GetQuotaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdapterService_ServiceDesc is the grpc.ServiceDesc for AdapterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -939,6 +985,10 @@ var AdapterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UpdateRun",
 			Handler:    _AdapterService_UpdateRun_Handler,
+		},
+		{
+			MethodName: "GetQuota",
+			Handler:    _AdapterService_GetQuota_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

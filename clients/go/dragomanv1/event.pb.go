@@ -1763,6 +1763,8 @@ const (
 	Feature_FEATURE_UPDATE_MODEL Feature = 34
 	// The agent's permission mode can be changed while it works: UpdateRun.
 	Feature_FEATURE_UPDATE_PERMISSION_MODE Feature = 35
+	// The rate limits of the agent's account can be asked for: GetQuota.
+	Feature_FEATURE_QUOTA Feature = 36
 )
 
 // Enum value maps for Feature.
@@ -1804,6 +1806,7 @@ var (
 		33: "FEATURE_ARTIFACTS",
 		34: "FEATURE_UPDATE_MODEL",
 		35: "FEATURE_UPDATE_PERMISSION_MODE",
+		36: "FEATURE_QUOTA",
 	}
 	Feature_value = map[string]int32{
 		"FEATURE_UNSPECIFIED":            0,
@@ -1842,6 +1845,7 @@ var (
 		"FEATURE_ARTIFACTS":              33,
 		"FEATURE_UPDATE_MODEL":           34,
 		"FEATURE_UPDATE_PERMISSION_MODE": 35,
+		"FEATURE_QUOTA":                  36,
 	}
 )
 
@@ -4122,7 +4126,13 @@ type State struct {
 	// The reason, for people. May be empty.
 	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	// RETRYING: what failed. UNSPECIFIED if unknown.
-	RetryCause    FailureKind `protobuf:"varint,8,opt,name=retry_cause,json=retryCause,proto3,enum=dragoman.v1.FailureKind" json:"retry_cause,omitempty"`
+	RetryCause FailureKind `protobuf:"varint,8,opt,name=retry_cause,json=retryCause,proto3,enum=dragoman.v1.FailureKind" json:"retry_cause,omitempty"`
+	// The name of the machine on which `pid` is, as its operating system has it: in a container, the container's. Empty
+	// like `pid`.
+	Host string `protobuf:"bytes,9,opt,name=host,proto3" json:"host,omitempty"`
+	// The PID namespace on that machine in which `pid` is: the inode number of the Linux file /proc/self/ns/pid. A caller
+	// that finds the same numbers for itself can look at the process. Absent like `pid`, and on other systems.
+	PidNamespace  *uint64 `protobuf:"varint,10,opt,name=pid_namespace,json=pidNamespace,proto3,oneof" json:"pid_namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4211,6 +4221,20 @@ func (x *State) GetRetryCause() FailureKind {
 		return x.RetryCause
 	}
 	return FailureKind_FAILURE_KIND_UNSPECIFIED
+}
+
+func (x *State) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *State) GetPidNamespace() uint64 {
+	if x != nil && x.PidNamespace != nil {
+		return *x.PidNamespace
+	}
+	return 0
 }
 
 // Session describes the agent's session. The adapter sends it again when a field changes; each replaces the last.
@@ -7567,7 +7591,7 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x98\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe8\x03\n" +
 	"\x05State\x12+\n" +
 	"\x05phase\x18\x01 \x01(\x0e2\x15.dragoman.v1.RunPhaseR\x05phase\x12\x15\n" +
 	"\x03pid\x18\x02 \x01(\x03H\x00R\x03pid\x88\x01\x01\x12-\n" +
@@ -7579,11 +7603,15 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"retryDelay\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x129\n" +
 	"\vretry_cause\x18\b \x01(\x0e2\x18.dragoman.v1.FailureKindR\n" +
-	"retryCauseB\x06\n" +
+	"retryCause\x12\x12\n" +
+	"\x04host\x18\t \x01(\tR\x04host\x12(\n" +
+	"\rpid_namespace\x18\n" +
+	" \x01(\x04H\x04R\fpidNamespace\x88\x01\x01B\x06\n" +
 	"\x04_pidB\x13\n" +
 	"\x11_process_group_idB\x10\n" +
 	"\x0e_retry_attemptB\x0e\n" +
-	"\f_max_retries\"\xb3\x02\n" +
+	"\f_max_retriesB\x10\n" +
+	"\x0e_pid_namespace\"\xb3\x02\n" +
 	"\aSession\x12\x1b\n" +
 	"\tnative_id\x18\x01 \x01(\tR\bnativeId\x12\x1d\n" +
 	"\n" +
@@ -8060,7 +8088,7 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x1fPERMISSION_DECISION_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19PERMISSION_DECISION_ALLOW\x10\x01\x12\x1b\n" +
 	"\x17PERMISSION_DECISION_ASK\x10\x02\x12\x1c\n" +
-	"\x18PERMISSION_DECISION_DENY\x10\x03*\xf9\x06\n" +
+	"\x18PERMISSION_DECISION_DENY\x10\x03*\x8c\a\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13FEATURE_TEXT_DELTAS\x10\x01\x12\x14\n" +
@@ -8098,7 +8126,8 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x0eFEATURE_IMAGES\x10 \x12\x15\n" +
 	"\x11FEATURE_ARTIFACTS\x10!\x12\x18\n" +
 	"\x14FEATURE_UPDATE_MODEL\x10\"\x12\"\n" +
-	"\x1eFEATURE_UPDATE_PERMISSION_MODE\x10#*\x93\x01\n" +
+	"\x1eFEATURE_UPDATE_PERMISSION_MODE\x10#\x12\x11\n" +
+	"\rFEATURE_QUOTA\x10$*\x93\x01\n" +
 	"\x10CapabilityOrigin\x12!\n" +
 	"\x1dCAPABILITY_ORIGIN_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCAPABILITY_ORIGIN_DECLARED\x10\x01\x12\x1c\n" +

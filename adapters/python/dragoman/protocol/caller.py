@@ -61,6 +61,7 @@ RULES: Final[dict[str, RpcRule]] = {
     f"{_ADAPTER}Detect": _for("run", target="adapter"),
     f"{_ADAPTER}TestEnvironment": _for("run", target="adapter"),
     f"{_ADAPTER}ListModels": _for("run", target="adapter"),
+    f"{_ADAPTER}GetQuota": _for("run", target="adapter"),
     f"{_ADAPTER}ListSkills": _for("run", target="adapter"),
     f"{_ADAPTER}SyncSkills": _for(target="adapter"),
     f"{_ADAPTER}Execute": _for("run", target="adapter"),

@@ -19,6 +19,7 @@ _REQUESTS: Final[dict[str, Any]] = {
     "Detect": adapter_pb2.DetectRequest,
     "TestEnvironment": adapter_pb2.TestEnvironmentRequest,
     "ListModels": adapter_pb2.ListModelsRequest,
+    "GetQuota": adapter_pb2.GetQuotaRequest,
     "ListSkills": adapter_pb2.ListSkillsRequest,
     "SyncSkills": adapter_pb2.SyncSkillsRequest,
 }

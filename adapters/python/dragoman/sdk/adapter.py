@@ -76,6 +76,14 @@ class Adapter(abc.ABC):
             response.models.add(id=model.id, label=model.label, is_default=model.is_default)
         return response
 
+    async def get_quota(self, request: pb.GetQuotaRequest) -> pb.GetQuotaResponse:
+        """Ask the agent how much of its account's rate limits is used; its adapter declares FEATURE_QUOTA.
+
+        Why there is no answer is ``failure``, never an exception; time is bounded.
+        """
+        del request
+        raise NotImplementedError("an adapter with FEATURE_QUOTA has to report it")
+
     async def list_skills(self, request: pb.ListSkillsRequest) -> pb.ListSkillsResponse:
         """List the skills that the agent finds by itself."""
         del request

@@ -1,6 +1,6 @@
 """Looking for an agent, its login and who pays for it."""
 
-from dragoman.sdk._detection.agent import stored_file, stored_object
+from dragoman.sdk._detection.agent import SelectedModel, stored_file, stored_object
 from dragoman.sdk._detection.auth import AuthFinding
 from dragoman.sdk._detection.checks import Checks
 from dragoman.sdk._detection.programs import probe
@@ -12,6 +12,7 @@ __all__ = [
     "Billing",
     "Checks",
     "RenewingLogin",
+    "SelectedModel",
     "key_billing",
     "probe",
     "stored_file",

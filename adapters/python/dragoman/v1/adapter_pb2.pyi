@@ -505,6 +505,8 @@ class Detection(google.protobuf.message.Message):
     CAPABILITIES_FIELD_NUMBER: builtins.int
     DETECTED_AT_FIELD_NUMBER: builtins.int
     CACHED_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    PROVIDER_FIELD_NUMBER: builtins.int
     adapter: builtins.str
     """The adapter's type."""
     label: builtins.str
@@ -531,6 +533,12 @@ class Detection(google.protobuf.message.Message):
     """How to fix the problem, for people. Empty if there is none."""
     cached: builtins.bool
     """Whether the answer comes from the router's cache."""
+    model: builtins.str
+    """The model that the agent's own configuration selects: its files and variables, for a user in no project. Empty: none,
+    so that the agent uses its default, or the adapter does not read it. At most 256 bytes.
+    """
+    provider: builtins.str
+    """The provider that it selects, e.g. "anthropic". Empty: as `model`. At most 256 bytes."""
     @property
     def problems(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DetectionProblem]:
         """Problems found."""
@@ -562,9 +570,11 @@ class Detection(google.protobuf.message.Message):
         capabilities: dragoman.v1.event_pb2.Capabilities | None = ...,
         detected_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         cached: builtins.bool = ...,
+        model: builtins.str = ...,
+        provider: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["capabilities", b"capabilities", "detected_at", b"detected_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "auth", b"auth", "auth_method", b"auth_method", "available", b"available", "cached", b"cached", "capabilities", b"capabilities", "confidence", b"confidence", "config_dir", b"config_dir", "detected_at", b"detected_at", "executable", b"executable", "hint", b"hint", "label", b"label", "message", b"message", "problems", b"problems", "skills_dir", b"skills_dir", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "auth", b"auth", "auth_method", b"auth_method", "available", b"available", "cached", b"cached", "capabilities", b"capabilities", "confidence", b"confidence", "config_dir", b"config_dir", "detected_at", b"detected_at", "executable", b"executable", "hint", b"hint", "label", b"label", "message", b"message", "model", b"model", "problems", b"problems", "provider", b"provider", "skills_dir", b"skills_dir", "version", b"version"]) -> None: ...
 
 Global___Detection: typing_extensions.TypeAlias = Detection
 
@@ -2018,6 +2028,86 @@ class ListModelsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["listed_at", b"listed_at", "models", b"models", "source", b"source"]) -> None: ...
 
 Global___ListModelsResponse: typing_extensions.TypeAlias = ListModelsResponse
+
+@typing.final
+class GetQuotaRequest(google.protobuf.message.Message):
+    """GetQuotaRequest asks for the account's rate limits."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class EnvEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    ADAPTER_FIELD_NUMBER: builtins.int
+    CONFIG_FIELD_NUMBER: builtins.int
+    ENV_FIELD_NUMBER: builtins.int
+    adapter: builtins.str
+    """The adapter's type or an alias. Empty at a sidecar: the adapter it serves."""
+    @property
+    def config(self) -> google.protobuf.struct_pb2.Struct:
+        """The `config` to ask with. Absent: defaults."""
+
+    @property
+    def env(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """The `env` to ask with. At most 1,024, of 128 KiB each and 512 KiB in total; names of 256 bytes."""
+
+    def __init__(
+        self,
+        *,
+        adapter: builtins.str = ...,
+        config: google.protobuf.struct_pb2.Struct | None = ...,
+        env: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["config", b"config"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "config", b"config", "env", b"env"]) -> None: ...
+
+Global___GetQuotaRequest: typing_extensions.TypeAlias = GetQuotaRequest
+
+@typing.final
+class GetQuotaResponse(google.protobuf.message.Message):
+    """GetQuotaResponse lists the account's rate limits."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WINDOWS_FIELD_NUMBER: builtins.int
+    READ_AT_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    @property
+    def windows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[dragoman.v1.event_pb2.RateLimit]:
+        """The limits, each with its window. Empty: the account has none, or see `failure`. At most 64."""
+
+    @property
+    def read_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the agent answered."""
+
+    @property
+    def failure(self) -> dragoman.v1.event_pb2.Failure:
+        """Why the agent did not answer, e.g. AUTH_REQUIRED. Absent if it did."""
+
+    def __init__(
+        self,
+        *,
+        windows: collections.abc.Iterable[dragoman.v1.event_pb2.RateLimit] | None = ...,
+        read_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        failure: dragoman.v1.event_pb2.Failure | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["failure", b"failure", "read_at", b"read_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["failure", b"failure", "read_at", b"read_at", "windows", b"windows"]) -> None: ...
+
+Global___GetQuotaResponse: typing_extensions.TypeAlias = GetQuotaResponse
 
 @typing.final
 class ListSkillsRequest(google.protobuf.message.Message):

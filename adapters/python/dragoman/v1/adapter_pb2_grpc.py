@@ -135,6 +135,11 @@ class AdapterServiceStub(object):
                 request_serializer=dragoman_dot_v1_dot_adapter__pb2.UpdateRunRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_adapter__pb2.UpdateRunResponse.FromString,
                 _registered_method=True)
+        self.GetQuota = channel.unary_unary(
+                '/dragoman.v1.AdapterService/GetQuota',
+                request_serializer=dragoman_dot_v1_dot_adapter__pb2.GetQuotaRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_adapter__pb2.GetQuotaResponse.FromString,
+                _registered_method=True)
 
 
 class AdapterServiceServicer(object):
@@ -387,6 +392,18 @@ class AdapterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetQuota(self, request, context):
+        """GetQuota asks the agent how much of its account's rate limits is used, in windows of time. It costs no tokens. The
+        agent may ask a service for it. Why there is no answer is data, never a status.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the adapter does not declare FEATURE_QUOTA | UNIMPLEMENTED NOT_IMPLEMENTED | do without; some agents report rate limits in `usage` |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdapterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -459,6 +476,11 @@ def add_AdapterServiceServicer_to_server(servicer, server):
                     servicer.UpdateRun,
                     request_deserializer=dragoman_dot_v1_dot_adapter__pb2.UpdateRunRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_adapter__pb2.UpdateRunResponse.SerializeToString,
+            ),
+            'GetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQuota,
+                    request_deserializer=dragoman_dot_v1_dot_adapter__pb2.GetQuotaRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_adapter__pb2.GetQuotaResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -869,6 +891,33 @@ class AdapterService(object):
             '/dragoman.v1.AdapterService/UpdateRun',
             dragoman_dot_v1_dot_adapter__pb2.UpdateRunRequest.SerializeToString,
             dragoman_dot_v1_dot_adapter__pb2.UpdateRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.AdapterService/GetQuota',
+            dragoman_dot_v1_dot_adapter__pb2.GetQuotaRequest.SerializeToString,
+            dragoman_dot_v1_dot_adapter__pb2.GetQuotaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -258,7 +258,23 @@ _AdapterServiceUpdateRunType = typing_extensions.TypeVar(
     ],
 )
 
-class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType, _AdapterServiceGetChangesType, _AdapterServiceReadArtifactType, _AdapterServiceSendType, _AdapterServiceUpdateRunType]):
+_AdapterServiceGetQuotaType = typing_extensions.TypeVar(
+    '_AdapterServiceGetQuotaType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.GetQuotaRequest,
+        dragoman.v1.adapter_pb2.GetQuotaResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.GetQuotaRequest,
+        dragoman.v1.adapter_pb2.GetQuotaResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.GetQuotaRequest,
+        dragoman.v1.adapter_pb2.GetQuotaResponse,
+    ],
+)
+
+class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType, _AdapterServiceGetChangesType, _AdapterServiceReadArtifactType, _AdapterServiceSendType, _AdapterServiceUpdateRunType, _AdapterServiceGetQuotaType]):
     """AdapterService runs one agent. The field `adapter` of a request names the adapter: by its type or an alias. At a
     sidecar it may be empty. Common to all RPCs:
 
@@ -349,6 +365,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
             dragoman.v1.adapter_pb2.UpdateRunRequest,
             dragoman.v1.adapter_pb2.UpdateRunResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.adapter_pb2.GetQuotaRequest,
+            dragoman.v1.adapter_pb2.GetQuotaResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -408,6 +428,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
         grpc.aio.UnaryUnaryMultiCallable[
             dragoman.v1.adapter_pb2.UpdateRunRequest,
             dragoman.v1.adapter_pb2.UpdateRunResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.adapter_pb2.GetQuotaRequest,
+            dragoman.v1.adapter_pb2.GetQuotaResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -586,6 +610,15 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     | the run has ended, or is being cancelled, or ends before the agent has taken the change | FAILED_PRECONDITION RUN_FINISHED | resume the session in another run |
     """
 
+    GetQuota: _AdapterServiceGetQuotaType
+    """GetQuota asks the agent how much of its account's rate limits is used, in windows of time. It costs no tokens. The
+    agent may ask a service for it. Why there is no answer is data, never a status.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | the adapter does not declare FEATURE_QUOTA | UNIMPLEMENTED NOT_IMPLEMENTED | do without; some agents report rate limits in `usage` |
+    """
+
 AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.adapter_pb2.DescribeRequest,
@@ -642,6 +675,10 @@ AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.adapter_pb2.UpdateRunRequest,
         dragoman.v1.adapter_pb2.UpdateRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.adapter_pb2.GetQuotaRequest,
+        dragoman.v1.adapter_pb2.GetQuotaResponse,
     ],
 ]
 
@@ -921,6 +958,20 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         | 64 changes of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
         | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
         | the run has ended, or is being cancelled, or ends before the agent has taken the change | FAILED_PRECONDITION RUN_FINISHED | resume the session in another run |
+        """
+
+    @abc.abstractmethod
+    def GetQuota(
+        self,
+        request: dragoman.v1.adapter_pb2.GetQuotaRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.adapter_pb2.GetQuotaResponse, collections.abc.Awaitable[dragoman.v1.adapter_pb2.GetQuotaResponse]]:
+        """GetQuota asks the agent how much of its account's rate limits is used, in windows of time. It costs no tokens. The
+        agent may ask a service for it. Why there is no answer is data, never a status.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the adapter does not declare FEATURE_QUOTA | UNIMPLEMENTED NOT_IMPLEMENTED | do without; some agents report rate limits in `usage` |
         """
 
 def add_AdapterServiceServicer_to_server(servicer: AdapterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -1040,6 +1040,8 @@ class _FeatureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """The model of a run can be changed while the agent works: UpdateRun."""
     FEATURE_UPDATE_PERMISSION_MODE: _Feature.ValueType  # 35
     """The agent's permission mode can be changed while it works: UpdateRun."""
+    FEATURE_QUOTA: _Feature.ValueType  # 36
+    """The rate limits of the agent's account can be asked for: GetQuota."""
 
 class Feature(_Feature, metaclass=_FeatureEnumTypeWrapper):
     """Feature is something that an adapter may support."""
@@ -1116,6 +1118,8 @@ FEATURE_UPDATE_MODEL: Feature.ValueType  # 34
 """The model of a run can be changed while the agent works: UpdateRun."""
 FEATURE_UPDATE_PERMISSION_MODE: Feature.ValueType  # 35
 """The agent's permission mode can be changed while it works: UpdateRun."""
+FEATURE_QUOTA: Feature.ValueType  # 36
+"""The rate limits of the agent's account can be asked for: GetQuota."""
 Global___Feature: typing_extensions.TypeAlias = Feature
 
 class _CapabilityOrigin:
@@ -2152,6 +2156,8 @@ class State(google.protobuf.message.Message):
     RETRY_DELAY_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     RETRY_CAUSE_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    PID_NAMESPACE_FIELD_NUMBER: builtins.int
     phase: Global___RunPhase.ValueType
     """The phase."""
     pid: builtins.int
@@ -2166,6 +2172,14 @@ class State(google.protobuf.message.Message):
     """The reason, for people. May be empty."""
     retry_cause: Global___FailureKind.ValueType
     """RETRYING: what failed. UNSPECIFIED if unknown."""
+    host: builtins.str
+    """The name of the machine on which `pid` is, as its operating system has it: in a container, the container's. Empty
+    like `pid`.
+    """
+    pid_namespace: builtins.int
+    """The PID namespace on that machine in which `pid` is: the inode number of the Linux file /proc/self/ns/pid. A caller
+    that finds the same numbers for itself can look at the process. Absent like `pid`, and on other systems.
+    """
     @property
     def retry_delay(self) -> google.protobuf.duration_pb2.Duration:
         """RETRYING: the delay before the next try. Absent if unknown."""
@@ -2181,13 +2195,17 @@ class State(google.protobuf.message.Message):
         retry_delay: google.protobuf.duration_pb2.Duration | None = ...,
         reason: builtins.str = ...,
         retry_cause: Global___FailureKind.ValueType = ...,
+        host: builtins.str = ...,
+        pid_namespace: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_retries", b"_max_retries", "_pid", b"_pid", "_process_group_id", b"_process_group_id", "_retry_attempt", b"_retry_attempt", "max_retries", b"max_retries", "pid", b"pid", "process_group_id", b"process_group_id", "retry_attempt", b"retry_attempt", "retry_delay", b"retry_delay"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_retries", b"_max_retries", "_pid", b"_pid", "_process_group_id", b"_process_group_id", "_retry_attempt", b"_retry_attempt", "max_retries", b"max_retries", "phase", b"phase", "pid", b"pid", "process_group_id", b"process_group_id", "reason", b"reason", "retry_attempt", b"retry_attempt", "retry_cause", b"retry_cause", "retry_delay", b"retry_delay"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_retries", b"_max_retries", "_pid", b"_pid", "_pid_namespace", b"_pid_namespace", "_process_group_id", b"_process_group_id", "_retry_attempt", b"_retry_attempt", "max_retries", b"max_retries", "pid", b"pid", "pid_namespace", b"pid_namespace", "process_group_id", b"process_group_id", "retry_attempt", b"retry_attempt", "retry_delay", b"retry_delay"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_retries", b"_max_retries", "_pid", b"_pid", "_pid_namespace", b"_pid_namespace", "_process_group_id", b"_process_group_id", "_retry_attempt", b"_retry_attempt", "host", b"host", "max_retries", b"max_retries", "phase", b"phase", "pid", b"pid", "pid_namespace", b"pid_namespace", "process_group_id", b"process_group_id", "reason", b"reason", "retry_attempt", b"retry_attempt", "retry_cause", b"retry_cause", "retry_delay", b"retry_delay"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_retries", b"_max_retries"]) -> typing.Literal["max_retries"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_pid", b"_pid"]) -> typing.Literal["pid"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_pid_namespace", b"_pid_namespace"]) -> typing.Literal["pid_namespace"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_process_group_id", b"_process_group_id"]) -> typing.Literal["process_group_id"] | None: ...
     @typing.overload

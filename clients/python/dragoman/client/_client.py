@@ -333,6 +333,19 @@ class Client:
             request.config.CopyFrom(to_struct(config))
         return await self._channel.answer(self._channel.adapter.ListModels(request, timeout=self._timeout))
 
+    async def get_quota(
+        self, adapter: str = "", *, config: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
+    ) -> pb.GetQuotaResponse:
+        """Ask the agent how much of its account's rate limits is used; ``failure`` says why it did not answer.
+
+        Raises:
+            DragomanError: NOT_IMPLEMENTED: the adapter does not declare FEATURE_QUOTA.
+        """
+        request = pb.GetQuotaRequest(adapter=adapter, env=env)
+        if config:
+            request.config.CopyFrom(to_struct(config))
+        return await self._channel.answer(self._channel.adapter.GetQuota(request, timeout=self._timeout))
+
     async def list_skills(
         self, adapter: str = "", *, cwd: str = "", env: Mapping[str, str] | None = None
     ) -> pb.ListSkillsResponse:

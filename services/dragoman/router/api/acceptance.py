@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from dragoman.protocol.run_tokens import RunTokens
 
 Checked: TypeAlias = (
-    pb.DetectRequest | pb.TestEnvironmentRequest | pb.ListModelsRequest | pb.ListSkillsRequest | pb.SyncSkillsRequest
+    pb.DetectRequest
+    | pb.TestEnvironmentRequest
+    | pb.ListModelsRequest
+    | pb.GetQuotaRequest
+    | pb.ListSkillsRequest
+    | pb.SyncSkillsRequest
 )
 """Requests, other than Execute, by which an adapter starts an agent's program or reads and writes its files."""
 
@@ -74,7 +79,9 @@ class Acceptance:
             run.skills.extend(request.skills)
         elif isinstance(request, pb.ListSkillsRequest | pb.TestEnvironmentRequest):
             run.workspace.CopyFrom(request.workspace)
-        if isinstance(request, pb.DetectRequest | pb.ListModelsRequest | pb.TestEnvironmentRequest):
+        if isinstance(
+            request, pb.DetectRequest | pb.ListModelsRequest | pb.GetQuotaRequest | pb.TestEnvironmentRequest
+        ):
             run.config.CopyFrom(request.config)
         if isinstance(request, pb.TestEnvironmentRequest):
             run.model = request.model

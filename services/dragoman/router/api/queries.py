@@ -20,6 +20,7 @@ _Named: TypeAlias = (
     pb.DescribeRequest
     | pb.TestEnvironmentRequest
     | pb.ListModelsRequest
+    | pb.GetQuotaRequest
     | pb.ListSkillsRequest
     | pb.SyncSkillsRequest
 )
@@ -68,6 +69,10 @@ class QueryServicer:
     async def ListModels(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """List models."""
         return await self._forward("ListModels", pb.ListModelsRequest, data, context)
+
+    async def GetQuota(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
+        """Return how much of an account's rate limits is used."""
+        return await self._forward("GetQuota", pb.GetQuotaRequest, data, context)
 
     async def ListSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """List skills."""

@@ -6,12 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dragoman.adapters.codex.classify import failure_of_text
-from dragoman.adapters.codex.login import default_model, find_billing, find_login, read_config, renewing_login
+from dragoman.adapters.codex.login import (
+    default_model,
+    find_billing,
+    find_login,
+    read_config,
+    renewing_login,
+    selected_model,
+)
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.adapters.codex.plan import BYPASS, plan_run
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
-from dragoman.sdk.detection import AuthFinding, Billing, Checks, RenewingLogin, probe
+from dragoman.sdk.detection import AuthFinding, Billing, Checks, RenewingLogin, SelectedModel, probe
 from dragoman.sdk.fields import JsonValue, as_bool, objects, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
@@ -57,6 +64,10 @@ class CodexAdapter(CommandLineAdapter):
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Return whether it is logged in."""
         return await find_login(executable, {key: value for key, value in env.items() if key not in self.spec.strip})
+
+    def selected_model(self, env: Mapping[str, str]) -> SelectedModel:
+        """Return what the user's ``config.toml`` selects."""
+        return selected_model(read_config(env))
 
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
         """Return who pays how, by its login."""

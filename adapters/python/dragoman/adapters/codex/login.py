@@ -7,7 +7,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, probe, stored_file, stored_object
+from dragoman.sdk.detection import (
+    AuthFinding,
+    Billing,
+    RenewingLogin,
+    SelectedModel,
+    probe,
+    stored_file,
+    stored_object,
+)
 from dragoman.sdk.fields import Fields, count, inner, number, parse_json_object, read_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as pb
@@ -114,6 +122,13 @@ def read_config(env: Mapping[str, str]) -> Fields:
         return tomllib.loads(_read(stored_file(_SPEC, env, "config.toml")))
     except ValueError:
         return {}
+
+
+def selected_model(config: Fields) -> SelectedModel:
+    """Return what ``config.toml`` selects: by its profile, if it has one that is used. Pure."""
+    profile = inner(inner(config, "profiles"), text(config, "profile"))
+    model, provider = (text(profile, key) or text(config, key) for key in ("model", "model_provider"))
+    return SelectedModel(model, provider)
 
 
 def default_model(config: Fields, models: Sequence[Fields]) -> str:

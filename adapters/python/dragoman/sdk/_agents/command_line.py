@@ -110,7 +110,9 @@ class CommandLineAdapter(AgentAdapter):
 
     async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> adapter_pb2.Detection:
         """Look for the agent."""
-        return await detect_agent(self.spec, self.versions, self.auth, env, as_string(config.get("command"), ""))
+        found = await detect_agent(self.spec, self.versions, self.auth, env, as_string(config.get("command"), ""))
+        self.selected_model(env).add_to(found)
+        return found
 
     async def check_agent(self, env: Mapping[str, str], config: Mapping[str, JsonValue], checks: Checks) -> None:
         """Check that the program can be used."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from dragoman.protocol.clocks import Clocks
 from dragoman.protocol.errors import FieldViolation
+from dragoman.sdk._detection.agent import SelectedModel
 from dragoman.sdk._detection.auth import AuthFinding
 from dragoman.sdk._detection.checks import Checks, check_agent
 from dragoman.sdk._encoding.json_text import JsonValue
@@ -53,6 +54,14 @@ class AgentHooks(abc.ABC):
         """Say whether the agent is logged in: one look, quick, without spending."""
         del executable, env
         return AuthFinding(adapter_pb2.AUTH_STATE_UNKNOWN)
+
+    def selected_model(self, env: Mapping[str, str]) -> SelectedModel:
+        """Return the model and provider that the agent's own files and variables select, for Detect.
+
+        Quick: a look at files, no program is started. The files hold anything; texts that are no names are left out.
+        """
+        del env
+        return SelectedModel()
 
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
         """Say who pays how for an attempt, where the agent has not said so itself.

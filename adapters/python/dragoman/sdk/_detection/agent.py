@@ -17,6 +17,7 @@ from msgspec import Struct
 
 VERSION_LIMIT_S = 5.0
 _PROBE_BYTES = 64 * 1024
+_MOST_NAME_BYTES = 256
 
 
 class Located(Struct, frozen=True):
@@ -27,6 +28,23 @@ class Located(Struct, frozen=True):
     version: str
     """Empty if unknown."""
     problems: tuple[pb.DetectionProblem, ...] = ()
+
+
+class SelectedModel(Struct, frozen=True):
+    """The model that an agent's own configuration selects."""
+
+    model: str = ""
+    """Empty: none, so that the agent uses its default."""
+    provider: str = ""
+    """Empty as ``model``."""
+
+    def add_to(self, found: pb.Detection) -> None:
+        """Put it into a detection, as far as its texts are names: the files of an agent hold anything."""
+        found.model, found.provider = (_name(value) for value in (self.model, self.provider))
+
+
+def _name(value: str) -> str:
+    return value if value.isprintable() and len(value.encode("utf-8", "replace")) <= _MOST_NAME_BYTES else ""
 
 
 class VersionCache:

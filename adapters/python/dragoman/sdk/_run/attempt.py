@@ -28,6 +28,7 @@ from dragoman.sdk._output.parser import (
     Write,
 )
 from dragoman.sdk._process.child import Child, ChildEnd, ChildSpec
+from dragoman.sdk._process.place import place_of_processes
 from dragoman.sdk._request.job import Job, Plan
 from dragoman.sdk._run.agent_input import AgentInput, OutputPace
 from dragoman.sdk._run.agent_output import AgentOutput
@@ -162,7 +163,7 @@ class Attempt:
         """Note that the agent runs."""
         self._clocks.spawned(_now())
         if not self._run.cancellation.is_requested:
-            self._run.state(pb.RUN_PHASE_RUNNING, pid=pid, process_group_id=pgid)
+            self._run.state(pb.RUN_PHASE_RUNNING, pid=pid, process_group_id=pgid, **place_of_processes())
 
     def spawn_failed(self, errno_name: str, message: str) -> None:
         """Note that the agent could not be started; the evidence has it."""

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from typing import Final
 
 from dragoman.protocol import REVISION
 from dragoman.protocol.errors import DragomanError, Reason
@@ -13,6 +14,8 @@ from dragoman.sdk.adapter import Adapter
 from dragoman.sdk.spec import AdapterInfo
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
+
+_MOST_WINDOWS: Final = 64
 
 
 class QueryServicer:
@@ -74,6 +77,17 @@ class QueryServicer:
         """List models."""
         check_name(self.info, request.adapter)
         return await self._adapter.list_models(request)
+
+    async def GetQuota(self, request: pb.GetQuotaRequest, _context: Context) -> pb.GetQuotaResponse:  # noqa: N802
+        """Say how much of the account's rate limits is used."""
+        check_name(self.info, request.adapter)
+        if not self.info.has(event_pb2.FEATURE_QUOTA):
+            raise DragomanError(Reason.NOT_IMPLEMENTED, f"{self.info.type} does not report its account's rate limits")
+        response = await self._adapter.get_quota(request)
+        del response.windows[_MOST_WINDOWS:]
+        if not response.HasField("failure"):
+            response.read_at.GetCurrentTime()
+        return response
 
     async def ListSkills(self, request: pb.ListSkillsRequest, _context: Context) -> pb.ListSkillsResponse:  # noqa: N802
         """List skills."""

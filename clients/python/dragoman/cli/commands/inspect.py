@@ -1,4 +1,4 @@
-"""``dragoman detect``, ``adapters``, ``describe`` and ``test``: information without a run."""
+"""``dragoman detect``, ``quota``, ``adapters``, ``describe`` and ``test``: information without a run."""
 
 import json
 import sys
@@ -46,6 +46,38 @@ def detect_command(adapter: str, refresh: bool, as_json: bool, router: str | Non
         return EXIT_FAILED if adapter and not all(map(detections.is_ready, agents)) else EXIT_OK
 
     return run_connected(router, work)
+
+
+@click.command("quota")
+@click.argument("adapter")
+@json_option("Print the GetQuotaResponse as JSON.")
+@router_option()
+def quota_command(adapter: str, as_json: bool, router: str | None) -> int:
+    """Show how much of the rate limits of ADAPTER's account is used. Exit code 1 if the agent does not answer."""
+
+    async def work(client: Client) -> int:
+        response = await client.get_quota(adapter)
+        if as_json:
+            print_json(response)
+        elif response.HasField("failure"):
+            print_lines([[Segment(one_line(response.failure.message, 600), Style.ERROR)]])
+        else:
+            print_lines(_windows(response.windows))
+        return EXIT_FAILED if response.HasField("failure") else EXIT_OK
+
+    return run_connected(router, work, adapter=adapter)
+
+
+def _windows(windows: Sequence[event_pb2.RateLimit]) -> list[list[Segment]]:
+    if not windows:
+        return [[Segment("no rate limits")]] if sys.stdout.isatty() else []
+    return table(("WINDOW", "USED", "RESETS (UTC)", "STATUS"), [_window(window) for window in windows])
+
+
+def _window(window: event_pb2.RateLimit) -> tuple[str, ...]:
+    used = f"{window.used_percent:.0f} %" if window.HasField("used_percent") else ""
+    resets = window.resets_at.ToDatetime().strftime("%Y-%m-%d %H:%M") if window.HasField("resets_at") else ""
+    return one_line(window.window, 80), used, resets, one_line(window.status, 80)
 
 
 @click.command("adapters")

@@ -56,6 +56,9 @@ def _facts(detection: pb.Detection) -> str:
     elif detection.auth != pb.AUTH_STATE_UNSPECIFIED:
         method = f", {one_line(detection.auth_method, 40)}" if detection.auth_method else ""
         facts.append(f"auth: {enum_label(pb.AuthState.DESCRIPTOR, detection.auth, 'AUTH_STATE_')}{method}")
+    selected = "/".join(one_line(part, 80) for part in (detection.provider, detection.model) if part)
+    if selected:
+        facts.append(f"model {selected}" if detection.model else f"provider {selected}")
     if detection.skills_dir:
         facts.append(f"skills dir {one_line(detection.skills_dir, 200)}")
     if detection.confidence == pb.DETECTION_CONFIDENCE_EXECUTABLE_ONLY:

@@ -184,6 +184,26 @@ async def models(kit: Kit) -> None:
     await _answers(kit, "ListModels", api.ListModelsRequest(adapter=kit.adapter))
 
 
+@check("quota.answer")
+async def quota(kit: Kit) -> None:
+    """Ask for the rate limits of the account, in a home without a login."""
+    need(kit, pb.FEATURE_QUOTA)
+    home = kit.path("home")
+    home.mkdir()
+    request = api.GetQuotaRequest(adapter=kit.adapter, env={"HOME": str(home)})
+    try:
+        answer = await kit.call("GetQuota", request)
+    except DragomanError as error:
+        raise Violation(f"GetQuota failed: {error.code.name}: why there is no answer is data") from error
+    if answer.HasField("failure"):
+        expect(answer.failure.kind and answer.failure.message, "the failure has no kind or no message")
+        return
+    expect(answer.HasField("read_at"), "read_at is absent")
+    expect(all(window.window for window in answer.windows), "a window has no name")
+    shares = [window.used_percent for window in answer.windows if window.HasField("used_percent")]
+    expect(all(0 <= share <= 100 for share in shares), f"used shares of {shares} percent")
+
+
 @check("skills.answer")
 async def skills(kit: Kit) -> None:
     """List skills."""

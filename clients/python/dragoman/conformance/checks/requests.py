@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable
 
 from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, is_duty_refused, need, need_duty
+from dragoman.conformance.kit import Kit, expect_reason, is_duty_refused, need, need_duty, refusal
 from dragoman.conformance.streams import first, last, shown
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
@@ -216,6 +216,15 @@ async def permissions(kit: Kit) -> None:
     request = kit.request()
     request.permissions.rules.add(decision=pb.PERMISSION_DECISION_DENY)
     expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path="permissions")
+
+
+@check("unsupported.quota")
+async def undeclared_quota(kit: Kit) -> None:
+    """Ask an adapter for its account's rate limits that does not report them."""
+    if kit.has(pb.FEATURE_QUOTA):
+        raise Skip("FEATURE_QUOTA is declared")
+    error = await refusal(kit.call("GetQuota", api.GetQuotaRequest(adapter=kit.adapter)))
+    expect_reason(error, Reason.NOT_IMPLEMENTED)
 
 
 def _key(request: api.ExecuteRequest) -> None:
