@@ -1,6 +1,12 @@
 import { DragomanError } from "@dragoman/client";
 import { toStatus } from "@dragoman/client/grpc";
-import type { Server, ServerUnaryCall, ServerWritableStream, sendUnaryData } from "@grpc/grpc-js";
+import {
+  Server,
+  ServerCredentials,
+  type ServerUnaryCall,
+  type ServerWritableStream,
+  type sendUnaryData,
+} from "@grpc/grpc-js";
 import { service } from "grpc-health-check";
 
 type Status = "SERVING" | "NOT_SERVING" | "SERVICE_UNKNOWN";
@@ -10,6 +16,9 @@ interface Request {
 interface Response {
   status: Status;
 }
+
+/** No service: served as long as the process answers, also while it drains. */
+const LIVENESS = "liveness";
 
 /** grpc.health.v1.Health, for a server that serves or does not. */
 export class Health {
@@ -21,13 +30,44 @@ export class Health {
     this.#services = new Set(["", ...services]);
   }
 
-  addTo(server: Server): void {
+  /**
+   * Answers `check` at a port in the clear, and nothing else: for the kubelet, which knows no TLS and no Unix socket. Not
+   * `watch`: its streams stay open, and who reaches the port could hold many.
+   *
+   * @param address a port of loopback, or "host:port"
+   * @throws Error nothing can listen there
+   */
+  async listen(address: string): Promise<Server> {
+    const server = new Server({
+      "grpc.so_reuseport": 0,
+      "grpc.max_receive_message_length": 4096, // a request holds the name of a service
+      "grpc.max_concurrent_streams": 8,
+      "grpc.max_connection_idle_ms": 60_000, // a probe asks once and goes
+    });
     server.addService(service, {
       check: (call: ServerUnaryCall<Request, Response>, callback: sendUnaryData<Response>) => {
-        if (this.#services.has(call.request.service)) callback(null, { status: this.#status });
-        else
-          callback(toStatus(new DragomanError("SERVICE_UNKNOWN", "there is no such service here; '' is all of them")));
+        if (call.request.service === LIVENESS) callback(null, { status: "SERVING" });
+        else this.#check(call, callback);
       },
+    });
+    const target = /^\d+$/.test(address) ? `127.0.0.1:${address}` : address;
+    await new Promise<void>((resolve, reject) => {
+      server.bindAsync(target, ServerCredentials.createInsecure(), (error) =>
+        error ? reject(new Error(`health cannot be served at ${address}: ${error.message}`)) : resolve(),
+      );
+    });
+    return server;
+  }
+
+  #check(call: ServerUnaryCall<Request, Response>, callback: sendUnaryData<Response>): void {
+    if (this.#services.has(call.request.service)) callback(null, { status: this.#status });
+    else callback(toStatus(new DragomanError("SERVICE_UNKNOWN", "there is no such service here; '' is all of them")));
+  }
+
+  addTo(server: Server): void {
+    server.addService(service, {
+      check: (call: ServerUnaryCall<Request, Response>, callback: sendUnaryData<Response>) =>
+        this.#check(call, callback),
       watch: (call: ServerWritableStream<Request, Response>) => {
         if (this.#services.has(call.request.service)) {
           this.#watchers.add(call);

@@ -81,6 +81,7 @@ export class Server {
   readonly #driving = new Set<Promise<void>>();
   readonly #streams = new Set<Promise<void>>();
   readonly #ending = new AbortController(); // ends when the streams do
+  #probed: GrpcServer | undefined;
   #isDraining = false;
 
   /** @throws Error the adapter's description is not valid */
@@ -107,10 +108,21 @@ export class Server {
     return listen(this.#grpc, address, this.#log, this.#ending.signal);
   }
 
-  /** Refuses new runs, stops those that live within a grace, ends the streams with their results, and closes. */
-  async stop(graceMs: number): Promise<void> {
+  /** Answers probes of health in the clear; see `Health.listen`. */
+  async serveHealth(address: string): Promise<void> {
+    this.#probed = await this.#health.listen(address);
+  }
+
+  /** Refuses new runs, and waits until none lives any more, or that long. `stop` comes after it. */
+  async drain(limitMs: number): Promise<void> {
     this.#isDraining = true;
     this.#health.shutDown();
+    await within(limitMs, this.#driving);
+  }
+
+  /** Refuses new runs, stops those that live within a grace, ends the streams with their results, and closes. */
+  async stop(graceMs: number): Promise<void> {
+    await this.drain(0);
     for (const run of this.#store.live) run.cancel(graceMs, "the adapter is shutting down");
     await within(graceMs + DRAIN_MARGIN_MS, this.#driving);
     await within(FLUSH_MS, this.#streams);
@@ -120,6 +132,7 @@ export class Server {
     const closed = new Promise<void>((resolve) => this.#grpc.tryShutdown(() => resolve()));
     await within(FLUSH_MS / 4, [closed]);
     this.#grpc.forceShutdown();
+    this.#probed?.forceShutdown();
     await sentinel.close();
   }
 

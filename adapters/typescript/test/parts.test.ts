@@ -30,6 +30,7 @@ import { fitEvent, redactEvent } from "../src/outgoing.js";
 import { decide } from "../src/permissions.js";
 import { Redactor } from "../src/redact/redactor.js";
 import { Schema } from "../src/schema.js";
+import { drainGraceMs } from "../src/serve.js";
 import { Texts } from "../src/texts.js";
 
 const open = new AbortController().signal;
@@ -279,4 +280,21 @@ test("settings are checked by their schema", () => {
     ["config.args[0]", "config.colour", "config.command", "config.mode"],
   );
   assert.throws(() => new Schema("{"));
+});
+
+test("a drain grace is a number of seconds", () => {
+  for (const [text, ms] of [
+    [undefined, 0],
+    ["", 0],
+    [" 2.5 ", 2500],
+    ["300", 300_000],
+    ["1e9", undefined],
+    ["99999999999", 2 ** 31 - 1],
+    ["5m", undefined],
+    ["-1", undefined],
+    [".", undefined],
+  ] as const) {
+    if (ms === undefined) assert.throws(() => drainGraceMs(text), /no number of seconds/);
+    else assert.equal(drainGraceMs(text), ms);
+  }
 });
