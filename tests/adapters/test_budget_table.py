@@ -9,12 +9,12 @@ from dragoman.v1 import event_pb2 as pb
 from tests.adapters.golden_plans import ADAPTERS
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/budgets.md"
-COLUMNS = (
-    (pb.Budget(input_tokens=1, output_tokens=1), "per call"),
-    (pb.Budget(model_calls=1), "per call"),
-    (pb.Budget(cost="1"), "per call"),
-    (pb.Budget(tool_calls=1, repeats=1), "as they happen"),
-)
+COLUMNS = {
+    "tokens": (pb.Budget(input_tokens=1, output_tokens=1), "per call"),
+    "model calls": (pb.Budget(model_calls=1), "per call"),
+    "cost": (pb.Budget(cost="1"), "per call"),
+    "tool calls, repeats": (pb.Budget(tool_calls=1, repeats=1), "as they happen"),
+}
 
 
 def shown(budget: pb.Budget, capabilities: pb.Capabilities, otherwise: str) -> str:
@@ -27,5 +27,5 @@ def shown(budget: pb.Budget, capabilities: pb.Capabilities, otherwise: str) -> s
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_the_table_has_what_the_adapter_declares(name: str) -> None:
     declared = ADAPTERS[name].spec.capabilities
-    cells = [f"`{name}`", *(shown(budget, declared, otherwise) for budget, otherwise in COLUMNS)]
+    cells = [f"`{name}`", *(shown(budget, declared, otherwise) for budget, otherwise in COLUMNS.values())]
     assert f"| {' | '.join(cells)} |" in GUIDE.read_text(encoding="utf-8").splitlines()

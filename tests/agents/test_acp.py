@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tests.agents.conforming import ConformanceTests
 from tests.agents.filing import FilingTests
 from tests.agents.harness import Harness, Recipe, answering
+from tests.agents.queueing import QueueTests
 from tests.agents.suite import ASKED, AgentSuite
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]  # some start slowly
@@ -93,6 +94,7 @@ class TestOpencode(AcpSuite):
     test_a_tool_reads_an_attachment = FilingTests.test_a_tool_reads_an_attachment
     test_what_a_tool_leaves_is_an_artifact = FilingTests.test_what_a_tool_leaves_is_an_artifact
     test_what_a_tool_writes_is_a_change = FilingTests.test_what_a_tool_writes_is_a_change
+    test_a_queued_input_is_another_turn_of_the_run = QueueTests.test_a_queued_input_is_another_turn_of_the_run
 
     recipe = recipe(
         # By itself it asks for nothing within its directory.
