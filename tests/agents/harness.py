@@ -89,6 +89,10 @@ class Recipe:
     """What the agent calls the tool ``count`` of the MCP server ``words``. Empty where it takes no MCP servers."""
     seeing_model: str = ""
     """A model that sees images, by its name. Empty: the usual one does."""
+    other_model: str = ""
+    """A model that is not its default. Needed if the model can be changed while it works."""
+    other_mode: str = ""
+    """A permission mode that is not its default. Needed if the mode can be changed while it works."""
     skill_tool: bool = False
     """Whether the agent has a tool by which its model loads a skill."""
     auth: api.AuthState.ValueType = api.AUTH_STATE_OK

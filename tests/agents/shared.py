@@ -7,7 +7,17 @@ from tests.agents.queueing import QueueTests
 from tests.agents.reading import ReadingTests
 from tests.agents.sleepers import SleeperTests
 from tests.agents.steering import SteeringTests
+from tests.agents.updating import UpdateTests
 
 
-class SharedTests(ConformanceTests, FilingTests, QueueTests, ReadingTests, SleeperTests, BudgetTests, SteeringTests):
+class SharedTests(
+    ConformanceTests,
+    FilingTests,
+    QueueTests,
+    ReadingTests,
+    SleeperTests,
+    BudgetTests,
+    SteeringTests,
+    UpdateTests,
+):
     """All of them."""

@@ -342,6 +342,21 @@ class Sidecar:
         self._find(request.run_id)
         await context.write(pb.ReadArtifactResponse(data=self.instance_id.encode()).SerializeToString())
 
+    async def UpdateRun(self, request: pb.UpdateRunRequest, _context: Context) -> pb.UpdateRunResponse:
+        self._note("UpdateRun", request)
+        run = self._find(request.run_id)
+        if run.finished.is_set():
+            raise DragomanError(Reason.RUN_FINISHED, "it is over")
+        if request.model == "bad":
+            raise DragomanError(Reason.UPDATE_REFUSED, "the agent rejects it")
+        updated = event_pb2.RunUpdated(sender=request.sender)
+        if request.HasField("model"):
+            updated.model = request.model
+        else:
+            updated.permission_mode = request.permission_mode
+        run.emit(run_updated=updated)
+        return pb.UpdateRunResponse(sequence=run.sequence)
+
     def _steps(self, request: pb.ExecuteRequest) -> list[Any]:
         script = json.loads(request.prompt or request.prompt_template or "[]")
         if isinstance(script, list):

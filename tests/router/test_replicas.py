@@ -56,7 +56,7 @@ def run_log(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def pair(folder: Path, run_log: str) -> AsyncIterator[RouterPair]:
-    sidecar = Sidecar(features=(event_pb2.FEATURE_PROMPT, event_pb2.FEATURE_QUEUE))
+    sidecar = Sidecar(features=(event_pb2.FEATURE_PROMPT, event_pb2.FEATURE_QUEUE, event_pb2.FEATURE_UPDATE_MODEL))
     address = f"unix:{folder}/a.sock"
     common: dict[str, Any] = {"addresses": (address,), "run_log": run_log}
     async with contextlib.AsyncExitStack() as held:

@@ -103,6 +103,13 @@ def test_the_requests_model_wins(tmp_path: Path) -> None:
     assert options(plan) == [*STRICT, "--model", "sonnet"]
 
 
+def test_a_mode_wins_over_the_setting_that_asks_no_questions(tmp_path: Path) -> None:
+    asked = request(tmp_path, {"dangerouslySkipPermissions": True}, permissions=pb.Permissions(native_mode="plan"))
+    plan = planned(asked)
+    assert options(plan) == ["--permission-mode", "plan"]
+    assert plan.notices == ()
+
+
 @pytest.mark.parametrize("mode", ["acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions"])
 def test_the_agents_own_mode_is_passed_on(tmp_path: Path, mode: str) -> None:
     plan = planned(request(tmp_path, permissions=pb.Permissions(native_mode=mode)))

@@ -46,7 +46,12 @@ def user_message(prompt: str, uuid: str = "", *, images: Sequence[AttachedFile] 
 
 def interrupt(request_id: str) -> bytes:
     """Return the line that asks the agent to stop and to report how far it came."""
-    return _line({"type": "control_request", "request_id": request_id, "request": {"subtype": "interrupt"}})
+    return request(request_id, {"subtype": "interrupt"})
+
+
+def request(request_id: str, asked: Mapping[str, str]) -> bytes:
+    """Return the line that asks the agent for something."""
+    return _line({"type": "control_request", "request_id": request_id, "request": asked})
 
 
 def refusal(request_id: str, subtype: str) -> bytes:

@@ -6,6 +6,7 @@ from typing import Final
 
 from dragoman.adapters.claude_code import control
 from dragoman.adapters.claude_code.calls import Calls
+from dragoman.adapters.claude_code.changes import Changes
 from dragoman.adapters.claude_code.classify import Wrong, read_error, terminal_of_result
 from dragoman.adapters.claude_code.fields import moment, version_of
 from dragoman.adapters.claude_code.inputs import Inputs
@@ -14,10 +15,10 @@ from dragoman.adapters.claude_code.system import TESTED_VERSION, SystemFrames
 from dragoman.adapters.claude_code.usage import PROVIDER, RunTotals, session_usage
 from dragoman.sdk import Answer, Ask, CloseInput, Line, Output, Report, Stream, Terminal, Withdraw, Write
 from dragoman.sdk.fields import Fields, as_string, compact, count, inner, objects, text
-from dragoman.sdk.parsing import Handler, JsonLinesParser, Steering, Untaken, call_usage, notice_event
+from dragoman.sdk.parsing import Handler, JsonLinesParser, Steering, Untaken, Update, call_usage, notice_event
 from dragoman.v1 import event_pb2 as pb
 
-_SILENT: Final = frozenset({"control_response", "keep_alive", "tool_progress"})
+_SILENT: Final = frozenset({"keep_alive", "tool_progress"})
 _INTERRUPTION: Final = "[Request interrupted by user"
 
 
@@ -34,6 +35,7 @@ class ClaudeParser(JsonLinesParser):
     def __init__(
         self, *, resumes: bool = False, names_frames: bool = False, run_id: str = "", version: str = ""
     ) -> None:
+        self._changes = Changes()
         super().__init__(
             {
                 "system": self._system_frame,
@@ -43,6 +45,7 @@ class ClaudeParser(JsonLinesParser):
                 "rate_limit_event": self._rate_limit,
                 "control_request": self._control_request,
                 "control_cancel_request": lambda frame: [Withdraw(text(frame, "request_id"))],
+                "control_response": self._changes.answered,
                 "result": self._result,
                 "command_lifecycle": self._input_changed,
             },
@@ -83,6 +86,11 @@ class ClaudeParser(JsonLinesParser):
         is_running = bool(self.report.session_id) and self.report.terminal is None
         return [self._inputs.give(steering)] if is_running and self._takes_inputs else None
 
+    def update(self, update: Update) -> Iterable[Output] | None:
+        """Give Claude Code a change once its turn runs."""
+        is_running = bool(self.report.session_id) and self.report.terminal is None
+        return [self._changes.make(update)] if is_running else None
+
     def read(self, handler: Handler, frame: Fields) -> Iterable[Output] | None:
         """Put the events of a frame where they happened, if that was in a nested agent."""
         found = handler(frame)
@@ -112,7 +120,8 @@ class ClaudeParser(JsonLinesParser):
 
     def _assistant(self, frame: Fields) -> Iterator[Output]:
         if text(frame, "error") or frame.get("is_api_error_message") is True:
-            yield self._api_error(frame)
+            self._wrong = read_error(frame, self._wrong)
+            yield _api_error(frame, self._wrong)
             return
         self._wrong = Wrong(resets_at=self._wrong.resets_at)
         yield from self._system.retries.end()
@@ -126,12 +135,6 @@ class ClaudeParser(JsonLinesParser):
                 yield from self._calls.end(block.content, {}, {}, denied=self._system.denied)
             elif kind == "text" and is_main:
                 self.report.summary = text(block.content, "text") or self.report.summary
-
-    def _api_error(self, frame: Fields) -> Output:
-        self._wrong = read_error(frame, self._wrong)
-        words = "\n".join(text(item, "text") for item in objects(inner(frame, "message"), "content")).strip()
-        code = f"claude_{self._wrong.api_error or self._wrong.error or 'api_error'}"
-        return notice_event(code, words or "The model's service reports an error.", pb.SEVERITY_ERROR)
 
     def _user(self, frame: Fields) -> Iterator[Output]:
         body = inner(frame, "message")
@@ -217,6 +220,12 @@ def _message(words: str, frame: Fields) -> pb.AgentEvent:
         frame.get("isSynthetic") is True or frame.get("isReplay") is True or words.startswith(_INTERRUPTION)
     )
     return pb.AgentEvent(message=pb.Message(role=pb.MESSAGE_ROLE_USER, text=words, synthetic=is_synthetic))
+
+
+def _api_error(frame: Fields, wrong: Wrong) -> Output:
+    words = "\n".join(text(item, "text") for item in objects(inner(frame, "message"), "content")).strip()
+    code = f"claude_{wrong.api_error or wrong.error or 'api_error'}"
+    return notice_event(code, words or "The model's service reports an error.", pb.SEVERITY_ERROR)
 
 
 def _note_question(report: Report, request: Fields, answer: Answer) -> None:

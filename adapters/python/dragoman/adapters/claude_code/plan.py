@@ -84,7 +84,7 @@ def _session(job: Job, notes: list[str]) -> Iterator[str]:
 
 
 def _permissions(job: Job) -> Iterator[str]:
-    if as_bool(job.config.get("dangerouslySkipPermissions"), False):
+    if _skips_permissions(job):
         yield "--dangerously-skip-permissions"
     else:
         yield from ("--permission-mode", job.permissions.native_mode or STRICTEST_MODE)
@@ -92,6 +92,11 @@ def _permissions(job: Job) -> Iterator[str]:
         tools = as_string_list(job.config.get(key))
         if tools:
             yield from (option, ",".join(tools))
+
+
+def _skips_permissions(job: Job) -> bool:
+    """Return whether nothing is asked, by a setting; a mode that the request or a change names wins over it."""
+    return as_bool(job.config.get("dangerouslySkipPermissions"), False) and not job.permissions.native_mode
 
 
 def _model(job: Job) -> Iterator[str]:
@@ -151,8 +156,7 @@ def _prompt(job: Job, notes: list[str]) -> str:
 
 
 def _notices(job: Job) -> Iterator[tuple[str, str]]:
-    skips = as_bool(job.config.get("dangerouslySkipPermissions"), False)
-    if skips or job.permissions.native_mode == BYPASS_MODE:
+    if _skips_permissions(job) or job.permissions.native_mode == BYPASS_MODE:
         yield (
             "permissions_skipped",
             "Claude Code asks no questions in this run: permissions.rules and default_decision decide nothing.",

@@ -1,0 +1,32 @@
+"""Changes of the model or permission mode while it works: requests of ours, which Claude Code answers. Pure."""
+
+from dragoman.adapters.claude_code import control
+from dragoman.sdk import Output, Write
+from dragoman.sdk.fields import Fields, inner, text
+from dragoman.sdk.parsing import NotUpdated, Update, Updated
+
+
+class Changes:
+    """The changes of one attempt."""
+
+    def __init__(self) -> None:
+        self._pending: set[str] = set()
+
+    def make(self, update: Update) -> Output:
+        """Ask for a change."""
+        self._pending.add(update.update_id)
+        if update.model:
+            return Write(control.request(update.update_id, {"subtype": "set_model", "model": update.model}))
+        mode = {"subtype": "set_permission_mode", "mode": update.permission_mode}
+        return Write(control.request(update.update_id, mode))
+
+    def answered(self, frame: Fields) -> list[Output]:
+        """Take ``control_response``: the answer to a request of ours, which need not be one for a change."""
+        response = inner(frame, "response")
+        update_id = text(response, "request_id")
+        if update_id not in self._pending:
+            return []
+        self._pending.discard(update_id)
+        if text(response, "subtype") == "success":
+            return [Updated(update_id)]
+        return [NotUpdated(update_id, text(response, "error"))]
