@@ -262,3 +262,15 @@ async def test_a_live_test_talks_to_the_agent(place: Place) -> None:
     codes = {check.code for check in tested.checks}
     assert "live_ok" in codes, codes
     assert not list(place.workspace.iterdir())
+
+
+async def test_only_directories_that_the_caller_names_are_missed(place: Place, tmp_path: Path) -> None:
+    def missed() -> bool:
+        return "acp_no_additional_directories" in [notice.code for notice in place.of("notice")]
+
+    (tmp_path / "more").mkdir()
+    attached = [api.Attachment(name="a.txt", media_type="text/plain", content=b"text")]
+    await place.run(attachments=attached)
+    assert not missed()
+    await place.run(workspace=api.Workspace(additional_directories=[str(tmp_path / "more")]))
+    assert missed()

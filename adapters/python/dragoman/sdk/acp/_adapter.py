@@ -67,6 +67,7 @@ def conversation(job: Job, options: AcpOptions) -> Conversation:
         prompt=prompt,
         images=tuple(job.images),
         additional_directories=job.settings.additional_directories,
+        asks_for_directories=bool(job.request.workspace.additional_directories),
         mcp_servers=tuple(job.request.mcp_servers),
         session_id=job.session.native_id,
         forks=job.session.disposition == pb.SESSION_DISPOSITION_FORK,

@@ -103,6 +103,9 @@ class Conversation(Struct, frozen=True):
     prompt: str
     """All of it: what the agent has no better way for goes before the caller's own prompt."""
     additional_directories: tuple[str, ...] = ()
+    asks_for_directories: bool = True
+    """Whether the caller named some of them, and is to know if the agent takes none. The others are of this run, and
+    hold files that the prompt names by their paths."""
     mcp_servers: Sequence[adapter_pb2.McpServer] = ()
     images: tuple[AttachedFile, ...] = ()
     """Go to the model behind the prompt; the attempt fails if the agent takes none."""
@@ -217,7 +220,8 @@ def prompt_blocks(conversation: Conversation) -> list[dict[str, str]]:
 
 def unsupported(conversation: Conversation, offer: Offer) -> Iterator[tuple[str, str]]:
     """Yield, as code and message, what was requested and this agent does not support."""
-    if conversation.additional_directories and not offer.adds_directories:
+    named = conversation.additional_directories and conversation.asks_for_directories
+    if named and not offer.adds_directories:
         yield "acp_no_additional_directories", "The agent takes no further directories; it was given only the first."
     if any(server.WhichOneof("transport") == "http" for server in conversation.mcp_servers) and not offer.http_mcp:
         yield (
