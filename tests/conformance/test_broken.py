@@ -13,6 +13,7 @@ from tests.conformance.feature_breaks import FEATURE_BREAKS
 from tests.conformance.file_breaks import FILE_BREAKS
 from tests.conformance.leaks import HANDLES, LEAKS
 from tests.conformance.missing_breaks import MISSING_BREAKS
+from tests.conformance.patience import WRONG, examined
 from tests.conformance.proxy import Break, proxied
 from tests.conformance.router_breaks import ROUTER_BREAKS
 from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, serving
@@ -20,7 +21,7 @@ from tests.conformance.stricter_breaks import STRICTER
 from tests.conformance.test_launch import is_alive
 from tests.router.harness import config, routing
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.conformance]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.conformance]
 
 AT_ONCE = 16
 CONFIG = '{"command": "{script}"}'
@@ -47,8 +48,7 @@ FORKLESS = {"unsupported.fork"}
 
 def failed(report: Report) -> list[str]:
     """Return the rules that failed, with the faults of the kit."""
-    wrong = {Verdict.FAILED, Verdict.ERROR}
-    return [f"{item.rule.id}: {item.message}" for item in report.outcomes if item.verdict in wrong]
+    return [f"{item.rule.id}: {item.message}" for item in report.outcomes if item.verdict in WRONG]
 
 
 async def examine(broken: Break, folder: Path, rule_id: str) -> Report:
@@ -58,9 +58,8 @@ async def examine(broken: Break, folder: Path, rule_id: str) -> Report:
         serving(f"unix:{folder / 'whole.sock'}", make()) as server,
         proxied(server.addresses[0], broken) as address,
     ):
-        return await run_checks(
-            Options(address=address, adapter=TYPE, config=CONFIG, agent="script", only=only, at_once=AT_ONCE)
-        )
+        options = Options(address=address, adapter=TYPE, config=CONFIG, agent="script", only=only, at_once=AT_ONCE)
+        return await examined(options, rule_id)
 
 
 def test_each_rule_is_broken_by_an_adapter() -> None:
@@ -153,7 +152,7 @@ async def test_ids_and_handles_are_not_searched_for_secrets(place: str, tmp_path
     assert found["secrets.echo"] == (Verdict.PASSED, "")
 
 
-async def examine_router(broken: Break, folder: Path) -> Report:
+async def examine_router(broken: Break, folder: Path, rule_id: str = "") -> Report:
     """Examine a router of this process in front of the scripted adapter."""
     async with (
         serving(f"unix:{folder / 'whole.sock'}") as server,
@@ -161,7 +160,7 @@ async def examine_router(broken: Break, folder: Path) -> Report:
         proxied(router.addresses[0], broken) as address,
     ):
         options = Options(address=address, adapter=TYPE, agent="script", only=("registration.", "router."))
-        return await run_checks(options)
+        return await examined(options, rule_id)
 
 
 async def test_a_router_that_breaks_nothing_passes(tmp_path: Path) -> None:
@@ -172,7 +171,7 @@ async def test_a_router_that_breaks_nothing_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule_id", ROUTER_BREAKS)
 async def test_the_kit_names_exactly_the_broken_rule_of_routers(rule_id: str, tmp_path: Path) -> None:
-    report = await examine_router(ROUTER_BREAKS[rule_id], tmp_path)
+    report = await examine_router(ROUTER_BREAKS[rule_id], tmp_path, rule_id)
     names = [line.partition(":")[0] for line in failed(report)]
     assert names == [rule_id], failed(report)
 
@@ -183,14 +182,14 @@ async def test_the_kit_names_exactly_the_broken_rule_of_processes(
 ) -> None:
     monkeypatch.setenv("BREAK", rule_id)
     command = (sys.executable, "-m", "tests.conformance.broken_process")
-    report = await run_checks(Options(command=command, agent="script", only=("process.",)))
+    report = await examined(Options(command=command, agent="script", only=("process.",)), rule_id)
     names = [line.partition(":")[0] for line in failed(report)]
     assert names == [rule_id], failed(report)
 
 
 async def test_a_process_that_breaks_nothing_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     command = (sys.executable, "-m", "tests.conformance.broken_process")
-    report = await run_checks(Options(command=command, agent="script", only=("process.",)))
+    report = await examined(Options(command=command, agent="script", only=("process.",)))
     assert failed(report) == []
     assert report.count(Verdict.PASSED) == len(PROCESS_BREAKS)
 
@@ -202,7 +201,7 @@ async def test_agents_that_an_adapter_leaves_end_with_the_kit(
     monkeypatch.setenv("BREAK", "agents-left")
     monkeypatch.setenv("LEFT", str(left))
     command = (sys.executable, "-m", "tests.conformance.broken_process")
-    report = await run_checks(Options(command=command, agent="script", only=("run.succeeds",)))
+    report = await examined(Options(command=command, agent="script", only=("run.succeeds",)))
     assert failed(report) == []
     pids = left.read_text().split()
     assert pids
@@ -215,6 +214,6 @@ async def test_the_kit_names_the_broken_rule_of_a_router_process(
 ) -> None:
     monkeypatch.setenv("BREAK", rule_id)
     command = (sys.executable, "-m", "tests.conformance.broken_router")
-    report = await run_checks(Options(command=command, adapter=TYPE, agent="script", only=(DRAIN,)))
+    report = await examined(Options(command=command, adapter=TYPE, agent="script", only=(DRAIN,)), rule_id)
     (outcome,) = report.outcomes
     assert outcome.verdict is (Verdict.FAILED if rule_id else Verdict.PASSED), outcome.message

@@ -5,12 +5,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from dragoman.conformance import Options, Report, Verdict, run_checks
+from dragoman.conformance import Options, Report, Verdict
 from dragoman.testkit import ModelServer
 
 from tests.agents.http_agent import serving as http_agent
+from tests.conformance.patience import WRONG, examined
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 DRAGOMAN = (sys.executable, "-m", "dragoman.cli.main")
 PLAIN = '{"command": "{script}", "args": ["--format", "text"]}'
@@ -36,19 +37,18 @@ def adapter(name: str) -> tuple[str, ...]:
 
 def check(report: Report, at_least: int) -> set[str]:
     """Require that nothing failed and that enough was examined; return the reasons of the skips."""
-    wrong = {Verdict.FAILED, Verdict.ERROR}
-    assert [f"{item.rule.id}: {item.message}" for item in report.outcomes if item.verdict in wrong] == []
+    assert [f"{item.rule.id}: {item.message}" for item in report.outcomes if item.verdict in WRONG] == []
     assert report.count(Verdict.PASSED) >= at_least
     return {item.message for item in report.outcomes if item.verdict is Verdict.SKIPPED}
 
 
 async def test_process_with_plain_text() -> None:
-    check(await run_checks(Options(command=adapter("process"), config=PLAIN)), 107)
+    check(await examined(Options(command=adapter("process"), config=PLAIN)), 107)
 
 
 async def test_a_router_in_front_of_process() -> None:
     serve = (*DRAGOMAN, "serve", "--no-detect", "--listen", "{listen}")
-    report = await run_checks(Options(command=serve, adapter="process", config=PLAIN))
+    report = await examined(Options(command=serve, adapter="process", config=PLAIN))
     assert report.is_router
     reasons = check(report, 113)
     declared = {
@@ -82,7 +82,7 @@ async def test_a_router_in_front_of_process() -> None:
 
 
 async def test_model_api() -> None:
-    report = await run_checks(
+    report = await examined(
         Options(command=adapter("model_api"), config='{"provider": "anthropic"}', env=MODEL_API, check_s=60)
     )
     assert "neither {script} nor a setting 'command' names the agent's program" in check(report, 86)
@@ -91,10 +91,10 @@ async def test_model_api() -> None:
 async def test_http() -> None:
     async with ModelServer() as model, http_agent(model.url) as (_agent, url):
         config = f'{{"url": "{url}/run", "mode": "stream", "allowedNetworks": ["127.0.0.0/8"]}}'
-        check(await run_checks(Options(command=adapter("http"), config=config, model=model, check_s=60)), 60)
+        check(await examined(Options(command=adapter("http"), config=config, model=model, check_s=60)), 60)
 
 
 @pytest.mark.parametrize("name", AGENTS)
 async def test_an_adapter_without_its_agent(name: str) -> None:
-    reasons = check(await run_checks(Options(command=adapter(name))), 33)
+    reasons = check(await examined(Options(command=adapter(name))), 33)
     assert any("no scripted agent is configured" in reason for reason in reasons)

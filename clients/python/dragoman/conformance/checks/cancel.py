@@ -84,11 +84,12 @@ async def unknown(kit: Kit) -> None:
 async def grace_zero(kit: Kit) -> None:
     """Cancel an agent that ignores signals, without grace."""
     request, stream = await _hanging(kit, "deaf")
+    patience_s = _PATIENCE_S * kit.setup.slowness
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             await kit.cancel(request.run_id, grace_s=0)
     except TimeoutError:
-        raise Violation(f"Cancel with a grace of zero did not answer within {_PATIENCE_S:g} s") from None
+        raise Violation(f"Cancel with a grace of zero did not answer within {patience_s:g} s") from None
     await stream.rest()
 
 
@@ -98,7 +99,7 @@ async def shorter_grace(kit: Kit) -> None:
     request, stream = await _hanging(kit, "deaf")
     patient = asyncio.create_task(kit.cancel(request.run_id, grace_s=60))
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_PATIENCE_S * kit.setup.slowness):
             await stream.until(lambda event: event.state.phase == pb.RUN_PHASE_CANCELLING or event.HasField("result"))
             await kit.cancel(request.run_id, grace_s=0)
             await patient

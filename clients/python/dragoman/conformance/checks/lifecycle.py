@@ -22,14 +22,17 @@ def _command(kit: Kit) -> tuple[str, ...]:
     return kit.setup.command
 
 
+def _exit_s(kit: Kit) -> float:
+    return _EXIT_S * kit.setup.slowness
+
+
 @check("process.drain")
 async def drain(kit: Kit) -> None:
     """Send SIGTERM while a run lives."""
     if kit.is_router:
         raise Skip("a router hands live runs to its successor")
     lock = kit.path("lock")
-    slowness = kit.setup.slowness
-    exit_s = _EXIT_S * slowness
+    slowness, exit_s = kit.setup.slowness, _exit_s(kit)
     async with (
         launched(_command(kit), kit.path("drain"), slowness=slowness) as process,
         kit.beside(process.address) as other,
@@ -53,7 +56,10 @@ async def draining(kit: Kit) -> None:
     """Send SIGTERM while an agent lives that ignores it, and then a new run."""
     if kit.is_router:
         raise Skip("a router hands live runs to its successor")
-    async with launched(_command(kit), kit.path("draining")) as process, kit.beside(process.address) as other:
+    async with (
+        launched(_command(kit), kit.path("draining"), slowness=kit.setup.slowness) as process,
+        kit.beside(process.address) as other,
+    ):
         request = other.request("deaf", "say=ready", "hang")
         stream = other.execute(request)
         await stream.until_text("ready")
@@ -70,8 +76,9 @@ async def draining(kit: Kit) -> None:
 
 async def refused_run(kit: Kit) -> DragomanError:
     """Return the status that refuses a new run, once SIGTERM has taken effect."""
+    limit_s = _DRAINS_WITHIN_S * kit.setup.slowness
     try:
-        async with asyncio.timeout(_DRAINS_WITHIN_S):
+        async with asyncio.timeout(limit_s):
             while True:
                 try:
                     await kit.run(kit.request("say=hello"))
@@ -81,7 +88,7 @@ async def refused_run(kit: Kit) -> DragomanError:
                         raise
                     return error
     except TimeoutError:
-        raise Violation(f"{_DRAINS_WITHIN_S:g} s after SIGTERM new runs are still accepted") from None
+        raise Violation(f"{limit_s:g} s after SIGTERM new runs are still accepted") from None
 
 
 @check("process.secrets")
@@ -95,7 +102,7 @@ async def own_output(kit: Kit) -> None:
             request.auth_token = _SECRET
         return request
 
-    async with launched(_command(kit), kit.path("secrets")) as process:
+    async with launched(_command(kit), kit.path("secrets"), slowness=kit.setup.slowness) as process:
         async with kit.beside(process.address) as other:
             rejected = with_secrets(model="")
             rejected.run_id = "not an id"
@@ -104,7 +111,7 @@ async def own_output(kit: Kit) -> None:
                 await other.run(with_secrets(f"env={SECRET_VARIABLE}", "say=done", model="MOCK_TEXT"))
                 await other.run(with_secrets(f"env={SECRET_VARIABLE}", "fail=failed", model="MOCK_400"))
         process.signal(signal.SIGTERM)
-        await process.ended(_EXIT_S)
+        await process.ended(_exit_s(kit))
         is_shown = _SECRET.encode() in process.output
     expect(not is_shown, "a secret of a request is in what the process itself prints")
 
@@ -112,17 +119,17 @@ async def own_output(kit: Kit) -> None:
 @check("process.sigterm-idle")
 async def sigterm_idle(kit: Kit) -> None:
     """Send SIGTERM to an idle adapter."""
-    async with launched(_command(kit), kit.path("idle")) as process:
+    async with launched(_command(kit), kit.path("idle"), slowness=kit.setup.slowness) as process:
         process.signal(signal.SIGTERM)
-        expect(await process.ended(_EXIT_S), f"the idle process has not ended {_EXIT_S:g} s after SIGTERM")
+        expect(await process.ended(_exit_s(kit)), f"the idle process has not ended {_exit_s(kit):g} s after SIGTERM")
 
 
 @check("process.second-start")
 async def second_start(kit: Kit) -> None:
     """Start a second process on the same socket."""
-    async with launched(_command(kit), kit.path("first")) as process:
+    async with launched(_command(kit), kit.path("first"), slowness=kit.setup.slowness) as process:
         async with launched(_command(kit), kit.path("second"), address=process.address, is_awaited=False) as second:
-            has_ended = await second.ended(_EXIT_S)
+            has_ended = await second.ended(_exit_s(kit))
             code = second.code
         expect(has_ended, "a second process on the socket of a live one keeps running")
         expect(code, "a second process on the socket of a live one exits with 0")
@@ -133,12 +140,12 @@ async def second_start(kit: Kit) -> None:
 @check("process.stale-socket")
 async def stale_socket(kit: Kit) -> None:
     """Start on a socket that a killed process has left behind."""
-    async with launched(_command(kit), kit.path("killed")) as process:
+    async with launched(_command(kit), kit.path("killed"), slowness=kit.setup.slowness) as process:
         address = process.address
         process.signal(signal.SIGKILL)
-        await process.ended(_EXIT_S)
+        await process.ended(_exit_s(kit))
         try:
-            async with launched(_command(kit), kit.path("again"), address=address):
+            async with launched(_command(kit), kit.path("again"), address=address, slowness=kit.setup.slowness):
                 pass
         except LaunchError as error:
             expect(False, f"it does not start on the socket of a dead process: {error}")
@@ -148,12 +155,12 @@ async def stale_socket(kit: Kit) -> None:
 async def nothing_left(kit: Kit) -> None:
     """Run an agent with a child, end the adapter, and look for processes."""
     folder = kit.path("left")
-    async with launched(_command(kit), folder) as process:
+    async with launched(_command(kit), folder, slowness=kit.setup.slowness) as process:
         async with kit.beside(process.address) as other:
             with contextlib.suppress(Skip):
                 await other.run(other.request("say=hello", "child", model="MOCK_TEXT"))
         process.signal(signal.SIGTERM)
-        await process.ended(_EXIT_S)
-        async with asyncio.timeout(_EXIT_S):
+        await process.ended(_exit_s(kit))
+        async with asyncio.timeout(_exit_s(kit)):
             remaining = await left_running(process.mark)
     expect(not remaining, f"processes are left after the adapter has ended: {remaining}")

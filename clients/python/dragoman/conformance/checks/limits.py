@@ -67,7 +67,7 @@ async def grace(kit: Kit) -> None:
     await stream.until_text("ready")
     began = time.monotonic()
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_PATIENCE_S * kit.setup.slowness):
             await kit.cancel(request.run_id)
     except TimeoutError:
         await kit.cancel(request.run_id, grace_s=0)

@@ -83,15 +83,16 @@ async def watch(kit: Kit) -> None:
     """Watch the adapters while one registers."""
     async with own_adapter(kit) as announced:
         call = kit.router.WatchAdapters(router_pb2.WatchAdaptersRequest())
+        limit_s = _CHANGES_WITHIN_S * kit.setup.slowness
         try:
-            async with asyncio.timeout(_CHANGES_WITHIN_S):
+            async with asyncio.timeout(limit_s):
                 first = await _next(call)
                 expect(kit.described.adapter in first, f"the first list has {sorted(first)}")
                 await register(kit, announced)
                 while announced.adapter not in await _next(call):
                     pass
         except TimeoutError:
-            raise Violation(f"{_CHANGES_WITHIN_S:g} s pass without the list that is due") from None
+            raise Violation(f"{limit_s:g} s pass without the list that is due") from None
         finally:
             call.cancel()
 
@@ -168,17 +169,22 @@ async def drain(kit: Kit) -> None:
     if not kit.setup.command:
         raise Skip("the kit did not start the target: give its command after '--'")
     gate = kit.path("gate")
-    async with launched(kit.setup.command, kit.path("router")) as process, kit.beside(process.address) as other:
+    slowness = kit.setup.slowness
+    exit_s = _EXIT_S * slowness
+    async with (
+        launched(kit.setup.command, kit.path("router"), slowness=slowness) as process,
+        kit.beside(process.address) as other,
+    ):
         stream = other.execute(other.request("say=ready", f"wait={gate}", "say=done"))
         await stream.until_text("ready")
         process.signal(signal.SIGTERM)
         refused = await refused_run(other)
         gate.touch()
         error = await _ending(stream)
-        has_ended = await process.ended(_EXIT_S)
+        has_ended = await process.ended(exit_s)
     expect_reason(refused, Reason.DRAINING)
     expect(refused.retry_after_s is not None, "DRAINING without RetryInfo")
-    expect(has_ended, f"the router has not ended {_EXIT_S:g} s after its last run")
+    expect(has_ended, f"the router has not ended {exit_s:g} s after its last run")
     if error is None:
         expect(stream.of("result"), "the stream of a live run ends without its result")
         return

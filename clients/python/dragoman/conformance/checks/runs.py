@@ -16,6 +16,7 @@ from dragoman.v1 import event_pb2 as pb
 _SLOW = "MOCK_SLOW"
 """A scripted model that speaks for some seconds."""
 _PATIENCE_S = 8.0
+_SOON_S = 5.0
 _OBSERVED_S = 0.5
 _DEADLINE_S = 2.0
 _HEARTBEAT_S = 22.0
@@ -62,11 +63,12 @@ async def early_header(kit: Kit) -> None:
     """Expect the header while the agent is still silent."""
     gate = kit.path("gate")
     stream = kit.execute(kit.request(f"wait={gate}"))
+    limit_s = _SOON_S * kit.setup.slowness
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(limit_s):
             await stream.header()
     except TimeoutError:
-        raise Violation("no initial metadata within 5 s while the agent is silent") from None
+        raise Violation(f"no initial metadata within {limit_s:g} s while the agent is silent") from None
     finally:
         gate.touch()
     await stream.rest()
@@ -137,11 +139,12 @@ async def progressive(kit: Kit) -> None:
     """Have an agent say something and then wait for a file."""
     gate = kit.path("gate")
     stream = kit.execute(kit.request("say=before the gate", f"wait={gate}", "say=after the gate"))
+    limit_s = _SOON_S * kit.setup.slowness
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(limit_s):
             await stream.until_text("before the gate")
     except TimeoutError:
-        raise Violation("what the agent says does not arrive while it runs (5 s)") from None
+        raise Violation(f"what the agent says does not arrive while it runs ({limit_s:g} s)") from None
     finally:
         gate.touch()
     await stream.rest()
@@ -306,7 +309,7 @@ async def deadline(kit: Kit) -> None:
     """Set a deadline for the RPC that is over before the run."""
     gate = kit.path("gate")
     request = kit.request("say=ready", f"wait={gate}", "say=afterwards")
-    stream = kit.execute(request, timeout=_DEADLINE_S)
+    stream = kit.execute(request, timeout=_DEADLINE_S * kit.setup.slowness)
     try:
         while await stream.read() is not None:
             pass
@@ -341,11 +344,12 @@ async def heartbeat(kit: Kit) -> None:
     """Let an agent be silent for longer than heartbeats are apart."""
     request = kit.request("say=ready", "hang", model="MOCK_STALL")
     stream = kit.execute(request)
+    limit_s = _HEARTBEAT_S * kit.setup.slowness
     try:
-        async with asyncio.timeout(_HEARTBEAT_S):
+        async with asyncio.timeout(limit_s):
             await stream.until(is_kind("heartbeat"))
     except TimeoutError:
-        raise Violation(f"no heartbeat within {_HEARTBEAT_S:g} s of silence") from None
+        raise Violation(f"no heartbeat within {limit_s:g} s of silence") from None
     finally:
         await kit.cancel(request.run_id, grace_s=0)
     await stream.rest()
