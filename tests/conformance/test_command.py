@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import secrets
 import signal
 import subprocess
@@ -63,6 +64,11 @@ def test_each_rule_is_a_line_of_json_as_soon_as_it_is_examined(whole: "subproces
     assert [(line["done"], line["total"]) for line in lines] == [(n + 1, len(RULES)) for n in range(len(RULES))]
     outcomes = {line["id"]: line["verdict"] for line in lines}
     assert outcomes == {item["id"]: item["verdict"] for item in report["checks"]}
+
+
+def test_the_last_line_counts_the_verdicts() -> None:
+    last = conformance("--only", "describe.", *PROCESS).stdout.splitlines()[-1]
+    assert re.fullmatch(r"process \S+, revision 1: \d+ passed, \d+ skipped in [\d.]+ s", last)
 
 
 def test_a_terminal_shows_how_far_it_is() -> None:

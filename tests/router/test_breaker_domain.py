@@ -69,6 +69,12 @@ def test_a_quota_keeps_runs_away_until_the_reported_time() -> None:
     assert opened.wait_s == 4000
 
 
+def test_a_quota_keeps_runs_away_for_a_week_at_most() -> None:
+    breakers = CircuitBreakers()
+    breakers.record_result(KEY, "r", used_up(10**9), 0, did_work=False)
+    assert wait_s(breakers, 0) == 7 * 24 * 3600
+
+
 def test_the_reported_message_is_that_of_the_failure_that_counts_and_no_address_is_cut() -> None:
     breakers = CircuitBreakers()
     first, longer = failed(AUTH), used_up(5000)

@@ -260,6 +260,11 @@ def test_the_context_and_the_cost_are_the_sessions() -> None:
     assert talk.parser.report.session_params == {"acpSessionCost": "0.3"}
 
 
+def test_a_cost_alone_is_reported() -> None:
+    alone = update("usage_update", cost={"amount": 0.3, "currency": "USD"})
+    assert cost_of(Talk.ready(agent_text("x"), alone, END)) == "0.3"
+
+
 def test_a_cost_with_too_many_digits_to_round_is_reported_as_it_came() -> None:
     assert cost_of(Talk.ready(agent_text("x"), usage_update(5e18), END)) == "5" + "0" * 18
 

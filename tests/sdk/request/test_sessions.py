@@ -91,6 +91,11 @@ def test_a_mismatch_is_reported(one: pb.SessionHandle, word: str) -> None:
         assert word in reason
 
 
+def test_an_id_of_another_shape_is_named_as_the_reason() -> None:
+    reason = "the session's id does not have the shape of this agent's ids"
+    assert plan(by(handle("--dangerous"))) == (REFUSED, "", reason)
+
+
 def test_a_cwd_is_the_same_by_another_name(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
