@@ -36,12 +36,12 @@ def test_claude_code_gets_them_as_blocks() -> None:
 
 def test_copilot_gets_them_as_blobs() -> None:
     job = job_of(CopilotAdapter(), request_of(prompt="Look."), attachments=FILES)
-    assert attached(job) == {
+    assert attached(job.images) == {
         "attachments": [
             {"type": "blob", "data": FILES[1].base64, "mimeType": "image/png", "displayName": "shot.png"},
         ]
     }
-    assert attached(job_of(CopilotAdapter(), request_of(), attachments=FILES[:1])) == {}
+    assert attached(job_of(CopilotAdapter(), request_of(), attachments=FILES[:1]).images) == {}
 
 
 def test_openclaw_gets_them_with_the_turn() -> None:

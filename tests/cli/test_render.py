@@ -203,8 +203,12 @@ TABLE: list[tuple[str, pb.AgentEvent, str, Style]] = [
     ),
     (
         "input for this turn",
-        body(input_accepted=pb.InputAccepted(input_id="i", text="stop", mode=pb.INPUT_MODE_STEER)),
-        "+ input for this turn: stop\n",
+        body(
+            input_accepted=pb.InputAccepted(
+                input_id="i", text="stop", mode=pb.INPUT_MODE_STEER, attachments=["a.txt", "b\n.png"]
+            )
+        ),
+        "+ input for this turn: stop (with a.txt, b .png)\n",
         Style.SYSTEM,
     ),
     (

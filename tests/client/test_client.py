@@ -104,6 +104,24 @@ async def test_cancel_and_respond_from_any_connection() -> None:
     ]
 
 
+async def test_an_input_is_sent_with_its_files() -> None:
+    fake = FakeAdapter(answers={"Send": api.SendResponse(sequence=9)})
+    files = [api.Attachment(name="a", content=b"x")]
+    async with client_of(fake) as client:
+        response = await client.send(
+            "run-1", "t", mode=pb.INPUT_MODE_STEER, attachments=files, input_id="i", adapter="a"
+        )
+    assert response.sequence == 9
+    fields = {
+        "runId": "run-1",
+        "inputId": "i",
+        "text": "t",
+        "mode": "INPUT_MODE_STEER",
+        "adapter": "a",
+    }
+    assert sent(fake) == [("Send", {**fields, "attachments": [{"name": "a", "content": "eA=="}]})]
+
+
 async def test_models_and_skills() -> None:
     models = api.ListModelsResponse(models=[api.Model(id="m")])
     skills = api.ListSkillsResponse(native=True)

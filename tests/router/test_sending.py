@@ -19,8 +19,8 @@ from tests.router.sidecar import Sidecar, serving
 QUEUE, STEER = pb.INPUT_MODE_QUEUE, pb.INPUT_MODE_STEER
 
 
-def queueing() -> Sidecar:
-    return Sidecar(features=(pb.FEATURE_PROMPT, pb.FEATURE_QUEUE))
+def queueing(*features: pb.Feature.ValueType) -> Sidecar:
+    return Sidecar(features=(pb.FEATURE_PROMPT, pb.FEATURE_QUEUE, *features))
 
 
 @contextlib.asynccontextmanager
@@ -37,8 +37,8 @@ def send(caller: Caller, text: str = "more", input_id: str = "i", mode: pb.Input
     return caller.adapter.Send(request, timeout=PATIENCE_S)
 
 
-def recorded(text: str, *, cut: int = 0, redacted: bool = False) -> pb.AgentEvent:
-    accepted = pb.InputAccepted(input_id="i", text=text, mode=QUEUE, truncated_bytes=cut)
+def recorded(text: str, *files: str, cut: int = 0, redacted: bool = False) -> pb.AgentEvent:
+    accepted = pb.InputAccepted(input_id="i", text=text, mode=QUEUE, truncated_bytes=cut, attachments=files)
     return pb.AgentEvent(sequence=7, redacted=redacted, input_accepted=accepted)
 
 
@@ -65,6 +65,62 @@ def test_a_repeated_input_is_compared_with_the_recorded_one(
     with pytest.raises(DragomanError) as caught:
         repeat_input(request, event)
     assert caught.value.reason is Reason.INPUT_ID_REUSED
+
+
+@pytest.mark.parametrize(
+    ("event", "names", "is_same"),
+    [
+        (recorded("go", "a.txt", "b.txt"), ["a.txt", "b.txt"], True),
+        (recorded("go", "a.txt", "b.txt"), ["a.txt"], False),
+        (recorded("go", "a.txt"), [], False),
+        (recorded("go"), ["a.txt"], False),
+        (recorded("go", "a.txt"), ["b.txt"], False),
+        (recorded("go", "[redacted].txt", redacted=True), ["s3cret.txt"], True),
+        (recorded("go", "[redacted].txt", redacted=True), ["s3cret.md"], False),
+    ],
+)
+def test_the_names_of_the_files_of_a_repeated_input_are_compared(
+    event: pb.AgentEvent, names: list[str], is_same: bool
+) -> None:
+    request = api.SendRequest(run_id="r", input_id="i", text="go")
+    for name in names:
+        request.attachments.add(name=name)
+    if is_same:
+        assert repeat_input(request, event).sequence == 7
+        return
+    with pytest.raises(DragomanError) as caught:
+        repeat_input(request, event)
+    assert caught.value.reason is Reason.INPUT_ID_REUSED
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "not declared"])
+async def test_files_are_forwarded_where_the_adapter_takes_any_and_the_policy_allows_them(
+    folder: Path, declared: bool
+) -> None:
+    (folder / "policy.toml").write_text(f"[directories]\nallow = ['{folder}']\n")
+    sidecar = queueing(*([pb.FEATURE_ATTACHMENTS] if declared else []))
+    async with beside(folder, sidecar, policy=folder / "policy.toml") as caller:
+        stream = caller.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
+        await stream.until("text")
+        request = api.SendRequest(run_id="r", input_id="i", text="more")
+        request.attachments.add(name="a", path="/etc/passwd")
+        error = await failure(caller.adapter.Send(request, timeout=PATIENCE_S))
+        assert error.reason is Reason.POLICY_DENIED
+        assert [violation.path for violation in error.violations] == ["attachments[0].path"]
+        request.attachments[0].path = f"{folder}/a"
+        request.attachments.add(name="b", content=b"mulberry")
+        sending = caller.adapter.Send(request, timeout=PATIENCE_S)
+        if declared:
+            await sending
+            (forwarded,) = sidecar.requests("Send")
+            assert list(forwarded.attachments) == list(request.attachments)
+        else:
+            error = await failure(sending)
+            assert error.reason is Reason.NOT_SUPPORTED
+            assert [violation.path for violation in error.violations] == ["attachments"]
+            assert sidecar.requests("Send") == []
+        sidecar.open("g")
+        await stream.rest()
 
 
 async def test_an_input_is_forwarded_and_known_from_the_log_afterwards(folder: Path) -> None:

@@ -1798,8 +1798,8 @@ func (*ExecuteRequest_Prompt) isExecuteRequest_Task() {}
 
 func (*ExecuteRequest_PromptTemplate) isExecuteRequest_Task() {}
 
-// Attachment is a file that goes with the prompt. The adapter puts it into a directory for the run, which the prompt
-// names. An image goes to the model as well.
+// Attachment is a file that goes with the prompt, or with an input of Send. The adapter puts it into a directory for the
+// run, which the prompt, or the text that the agent gets, names. An image goes to the model as well.
 type Attachment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name: `[A-Za-z0-9][A-Za-z0-9._ -]*`, at most 128 bytes.
@@ -3573,7 +3573,10 @@ type SendRequest struct {
 	// The adapter's type or an alias. May be empty.
 	Adapter string `protobuf:"bytes,5,opt,name=adapter,proto3" json:"adapter,omitempty"`
 	// Who sends it, for the record. Empty: as RespondRequest.responder.
-	Sender        string `protobuf:"bytes,6,opt,name=sender,proto3" json:"sender,omitempty"`
+	Sender string `protobuf:"bytes,6,opt,name=sender,proto3" json:"sender,omitempty"`
+	// Files and images that go with the text, like ExecuteRequest.attachments: at most 32, with names of their own and
+	// 8 MiB of `content` in total. Those of all inputs of a run have at most 256 MiB.
+	Attachments   []*Attachment `protobuf:"bytes,7,rep,name=attachments,proto3" json:"attachments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3648,6 +3651,13 @@ func (x *SendRequest) GetSender() string {
 		return x.Sender
 	}
 	return ""
+}
+
+func (x *SendRequest) GetAttachments() []*Attachment {
+	if x != nil {
+		return x.Attachments
+	}
+	return nil
 }
 
 // SendResponse says where the input is recorded.
@@ -5139,14 +5149,15 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\tresponder\x18\x04 \x01(\tR\tresponder\x12\x18\n" +
 	"\aadapter\x18\x05 \x01(\tR\aadapter\"-\n" +
 	"\x0fRespondResponse\x12\x1a\n" +
-	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xb1\x01\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xec\x01\n" +
 	"\vSendRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x19\n" +
 	"\binput_id\x18\x02 \x01(\tR\ainputId\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\x12*\n" +
 	"\x04mode\x18\x04 \x01(\x0e2\x16.dragoman.v1.InputModeR\x04mode\x12\x18\n" +
 	"\aadapter\x18\x05 \x01(\tR\aadapter\x12\x16\n" +
-	"\x06sender\x18\x06 \x01(\tR\x06sender\"*\n" +
+	"\x06sender\x18\x06 \x01(\tR\x06sender\x129\n" +
+	"\vattachments\x18\a \x03(\v2\x17.dragoman.v1.AttachmentR\vattachments\"*\n" +
 	"\fSendResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xa8\x01\n" +
 	"\x10UpdateRunRequest\x12\x15\n" +
@@ -5479,61 +5490,62 @@ var file_dragoman_v1_adapter_proto_depIdxs = []int32{
 	81,  // 62: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
 	82,  // 63: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
 	83,  // 64: dragoman.v1.SendRequest.mode:type_name -> dragoman.v1.InputMode
-	72,  // 65: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
-	67,  // 66: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
-	9,   // 67: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
-	5,   // 68: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
-	73,  // 69: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
-	72,  // 70: dragoman.v1.GetQuotaRequest.config:type_name -> google.protobuf.Struct
-	68,  // 71: dragoman.v1.GetQuotaRequest.env:type_name -> dragoman.v1.GetQuotaRequest.EnvEntry
-	84,  // 72: dragoman.v1.GetQuotaResponse.windows:type_name -> dragoman.v1.RateLimit
-	73,  // 73: dragoman.v1.GetQuotaResponse.read_at:type_name -> google.protobuf.Timestamp
-	85,  // 74: dragoman.v1.GetQuotaResponse.failure:type_name -> dragoman.v1.Failure
-	24,  // 75: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
-	69,  // 76: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
-	6,   // 77: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
-	50,  // 78: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	26,  // 79: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
-	70,  // 80: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
-	50,  // 81: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	56,  // 82: dragoman.v1.GetChangesResponse.files:type_name -> dragoman.v1.ChangedFile
-	86,  // 83: dragoman.v1.ChangedFile.operation:type_name -> dragoman.v1.FileOperation
-	72,  // 84: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
-	7,   // 85: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
-	10,  // 86: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
-	14,  // 87: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
-	17,  // 88: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
-	36,  // 89: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
-	37,  // 90: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
-	39,  // 91: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
-	45,  // 92: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
-	49,  // 93: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
-	52,  // 94: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
-	54,  // 95: dragoman.v1.AdapterService.GetChanges:input_type -> dragoman.v1.GetChangesRequest
-	57,  // 96: dragoman.v1.AdapterService.ReadArtifact:input_type -> dragoman.v1.ReadArtifactRequest
-	41,  // 97: dragoman.v1.AdapterService.Send:input_type -> dragoman.v1.SendRequest
-	43,  // 98: dragoman.v1.AdapterService.UpdateRun:input_type -> dragoman.v1.UpdateRunRequest
-	47,  // 99: dragoman.v1.AdapterService.GetQuota:input_type -> dragoman.v1.GetQuotaRequest
-	8,   // 100: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
-	11,  // 101: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
-	15,  // 102: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
-	87,  // 103: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
-	87,  // 104: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
-	38,  // 105: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
-	40,  // 106: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
-	46,  // 107: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
-	51,  // 108: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
-	53,  // 109: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
-	55,  // 110: dragoman.v1.AdapterService.GetChanges:output_type -> dragoman.v1.GetChangesResponse
-	58,  // 111: dragoman.v1.AdapterService.ReadArtifact:output_type -> dragoman.v1.ReadArtifactResponse
-	42,  // 112: dragoman.v1.AdapterService.Send:output_type -> dragoman.v1.SendResponse
-	44,  // 113: dragoman.v1.AdapterService.UpdateRun:output_type -> dragoman.v1.UpdateRunResponse
-	48,  // 114: dragoman.v1.AdapterService.GetQuota:output_type -> dragoman.v1.GetQuotaResponse
-	100, // [100:115] is the sub-list for method output_type
-	85,  // [85:100] is the sub-list for method input_type
-	85,  // [85:85] is the sub-list for extension type_name
-	85,  // [85:85] is the sub-list for extension extendee
-	0,   // [0:85] is the sub-list for field type_name
+	18,  // 65: dragoman.v1.SendRequest.attachments:type_name -> dragoman.v1.Attachment
+	72,  // 66: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
+	67,  // 67: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
+	9,   // 68: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
+	5,   // 69: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
+	73,  // 70: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
+	72,  // 71: dragoman.v1.GetQuotaRequest.config:type_name -> google.protobuf.Struct
+	68,  // 72: dragoman.v1.GetQuotaRequest.env:type_name -> dragoman.v1.GetQuotaRequest.EnvEntry
+	84,  // 73: dragoman.v1.GetQuotaResponse.windows:type_name -> dragoman.v1.RateLimit
+	73,  // 74: dragoman.v1.GetQuotaResponse.read_at:type_name -> google.protobuf.Timestamp
+	85,  // 75: dragoman.v1.GetQuotaResponse.failure:type_name -> dragoman.v1.Failure
+	24,  // 76: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
+	69,  // 77: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
+	6,   // 78: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
+	50,  // 79: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	26,  // 80: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
+	70,  // 81: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
+	50,  // 82: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	56,  // 83: dragoman.v1.GetChangesResponse.files:type_name -> dragoman.v1.ChangedFile
+	86,  // 84: dragoman.v1.ChangedFile.operation:type_name -> dragoman.v1.FileOperation
+	72,  // 85: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
+	7,   // 86: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
+	10,  // 87: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
+	14,  // 88: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
+	17,  // 89: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
+	36,  // 90: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
+	37,  // 91: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
+	39,  // 92: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
+	45,  // 93: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
+	49,  // 94: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
+	52,  // 95: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
+	54,  // 96: dragoman.v1.AdapterService.GetChanges:input_type -> dragoman.v1.GetChangesRequest
+	57,  // 97: dragoman.v1.AdapterService.ReadArtifact:input_type -> dragoman.v1.ReadArtifactRequest
+	41,  // 98: dragoman.v1.AdapterService.Send:input_type -> dragoman.v1.SendRequest
+	43,  // 99: dragoman.v1.AdapterService.UpdateRun:input_type -> dragoman.v1.UpdateRunRequest
+	47,  // 100: dragoman.v1.AdapterService.GetQuota:input_type -> dragoman.v1.GetQuotaRequest
+	8,   // 101: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
+	11,  // 102: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
+	15,  // 103: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
+	87,  // 104: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
+	87,  // 105: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
+	38,  // 106: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
+	40,  // 107: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
+	46,  // 108: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
+	51,  // 109: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
+	53,  // 110: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
+	55,  // 111: dragoman.v1.AdapterService.GetChanges:output_type -> dragoman.v1.GetChangesResponse
+	58,  // 112: dragoman.v1.AdapterService.ReadArtifact:output_type -> dragoman.v1.ReadArtifactResponse
+	42,  // 113: dragoman.v1.AdapterService.Send:output_type -> dragoman.v1.SendResponse
+	44,  // 114: dragoman.v1.AdapterService.UpdateRun:output_type -> dragoman.v1.UpdateRunResponse
+	48,  // 115: dragoman.v1.AdapterService.GetQuota:output_type -> dragoman.v1.GetQuotaResponse
+	101, // [101:116] is the sub-list for method output_type
+	86,  // [86:101] is the sub-list for method input_type
+	86,  // [86:86] is the sub-list for extension type_name
+	86,  // [86:86] is the sub-list for extension extendee
+	0,   // [0:86] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_adapter_proto_init() }

@@ -5467,8 +5467,10 @@ type InputAccepted struct {
 	Sender string `protobuf:"bytes,4,opt,name=sender,proto3" json:"sender,omitempty"`
 	// Bytes truncated from `text` because the event would exceed 1 MiB. The agent gets all of it.
 	TruncatedBytes uint64 `protobuf:"varint,5,opt,name=truncated_bytes,json=truncatedBytes,proto3" json:"truncated_bytes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The names of the files that came with it: SendRequest.attachments, redacted.
+	Attachments   []string `protobuf:"bytes,6,rep,name=attachments,proto3" json:"attachments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *InputAccepted) Reset() {
@@ -5536,6 +5538,13 @@ func (x *InputAccepted) GetTruncatedBytes() uint64 {
 	return 0
 }
 
+func (x *InputAccepted) GetAttachments() []string {
+	if x != nil {
+		return x.Attachments
+	}
+	return nil
+}
+
 // InputDropped reports that the agent did not take an accepted input, and will not.
 type InputDropped struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5545,7 +5554,7 @@ type InputDropped struct {
 	// before it did not end well; `no_session`: the agent has no session that another turn could continue; `refused`: the
 	// agent rejected it; `attempt_ended`: another attempt follows, which does not get it; `budget_exceeded`: the
 	// budget allows no further turn; `agent_lost`: what had the input is gone, so that it is unknown whether the agent
-	// took it.
+	// took it; `unconfirmed`: the agent got it, and did not say in time after its turn whether it took it.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The reason, for people.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
@@ -7723,13 +7732,14 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"resolution\x18\x02 \x01(\x0e2\x1c.dragoman.v1.InputResolutionR\n" +
 	"resolution\x120\n" +
 	"\x06answer\x18\x03 \x01(\v2\x18.dragoman.v1.InputAnswerR\x06answer\x12\x1c\n" +
-	"\tresponder\x18\x04 \x01(\tR\tresponder\"\xab\x01\n" +
+	"\tresponder\x18\x04 \x01(\tR\tresponder\"\xcd\x01\n" +
 	"\rInputAccepted\x12\x19\n" +
 	"\binput_id\x18\x01 \x01(\tR\ainputId\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12*\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x16.dragoman.v1.InputModeR\x04mode\x12\x16\n" +
 	"\x06sender\x18\x04 \x01(\tR\x06sender\x12'\n" +
-	"\x0ftruncated_bytes\x18\x05 \x01(\x04R\x0etruncatedBytes\"[\n" +
+	"\x0ftruncated_bytes\x18\x05 \x01(\x04R\x0etruncatedBytes\x12 \n" +
+	"\vattachments\x18\x06 \x03(\tR\vattachments\"[\n" +
 	"\fInputDropped\x12\x19\n" +
 	"\binput_id\x18\x01 \x01(\tR\ainputId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +

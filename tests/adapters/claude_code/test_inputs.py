@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from dragoman.adapters.claude_code.parse import ClaudeParser
 from dragoman.adapters.claude_code.system import TESTED_VERSION
 from dragoman.sdk import Line, Output, Terminal, Write
 from dragoman.sdk.parsing import Steering, Untaken
+from dragoman.sdk.run import AttachedFile
 from dragoman.v1 import event_pb2 as pb
 
 from tests.adapters.claude_code.replay import recorded
@@ -59,6 +61,17 @@ def test_an_input_is_a_user_message_with_a_name() -> None:
 
 def test_a_slash_is_text() -> None:
     assert sent(running(), Steering("i", "/compact"))["message"]["content"] == " /compact"
+
+
+def test_files_are_named_and_images_come_along() -> None:
+    files = (
+        AttachedFile("a.png", "image/png", Path("/run/sent-1/a.png"), 3, b"png"),
+        AttachedFile("b.txt", "", Path("/run/sent-1/b.txt"), 5),
+    )
+    content = sent(running(), Steering("i", "/see", files))["message"]["content"]
+    assert content[0]["source"] == {"type": "base64", "media_type": "image/png", "data": "cG5n"}
+    files_of_it = "- a.png (image/png, 3 bytes, given as an image too)\n- b.txt (5 bytes)"
+    assert content[1]["text"] == f" /see\n\nAttached files, in /run/sent-1:\n{files_of_it}"
 
 
 def test_runs_of_a_session_name_their_inputs_apart() -> None:

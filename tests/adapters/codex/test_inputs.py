@@ -1,11 +1,13 @@
 """Inputs in Codex's present turn: the request that gives one, and what becomes of it."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.sdk import Output, Terminal, Write
 from dragoman.sdk.parsing import Steering, Untaken
+from dragoman.sdk.run import AttachedFile
 
 from tests.adapters.codex.replay import frame, of_kind, parser
 
@@ -29,8 +31,8 @@ def running() -> AppServerParser:
     return reader
 
 
-def sent(reader: AppServerParser) -> dict[str, Any]:
-    (write,) = reader.steer(WORDS) or ()
+def sent(reader: AppServerParser, steering: Steering = WORDS) -> dict[str, Any]:
+    (write,) = reader.steer(steering) or ()
     assert isinstance(write, Write)
     request: dict[str, Any] = json.loads(write.data)
     return request
@@ -39,6 +41,14 @@ def sent(reader: AppServerParser) -> dict[str, Any]:
 def item(name: str, thread: str = "t", kind: str = "userMessage") -> dict[str, Any]:
     noted = {"type": kind, "id": "i", "clientId": name, "content": [{"type": "text", "text": "Use blue."}]}
     return {"method": "item/started", "params": {"threadId": thread, "turnId": "u", "item": noted}}
+
+
+def test_files_are_named_and_images_come_along() -> None:
+    files = (AttachedFile("a.png", "image/png", Path("/run/sent-1/a.png"), 3, b"png"),)
+    words, image = sent(running(), Steering("i", "See.", files))["params"]["input"]
+    named = "See.\n\nAttached files, in /run/sent-1:\n- a.png (image/png, 3 bytes, given as an image too)"
+    assert words == {"type": "text", "text": named}
+    assert image == {"type": "localImage", "path": "/run/sent-1/a.png"}
 
 
 def test_an_input_steers_the_turn_and_is_taken_once_it_is_in_the_conversation() -> None:

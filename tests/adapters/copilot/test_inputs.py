@@ -1,12 +1,14 @@
 """Inputs in Copilot's present turn: the request that gives one, and what becomes of it."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dragoman.adapters.copilot.parse import CopilotParser
 from dragoman.sdk import Line, Output, Terminal, Write
 from dragoman.sdk.parsing import Steering, Untaken
+from dragoman.sdk.run import AttachedFile
 
 from tests.adapters.copilot.replay import event, message_in, messages, of_kind, parser
 
@@ -30,10 +32,20 @@ def running() -> CopilotParser:
     return tested
 
 
-def sent(tested: CopilotParser) -> dict[str, Any]:
-    (write,) = tested.steer(WORDS) or ()
+def sent(tested: CopilotParser, steering: Steering = WORDS) -> dict[str, Any]:
+    (write,) = tested.steer(steering) or ()
     assert isinstance(write, Write)
     return message_in(write.data)
+
+
+def test_files_are_named_and_images_come_along() -> None:
+    files = (AttachedFile("a.png", "image/png", Path("/run/sent-1/a.png"), 3, b"png"),)
+    params = sent(running(), Steering("i", "See.", files))["params"]
+    named = "See.\n\nAttached files, in /run/sent-1:\n- a.png (image/png, 3 bytes, given as an image too)"
+    assert params["prompt"] == named
+    assert params["attachments"] == [
+        {"type": "blob", "data": "cG5n", "mimeType": "image/png", "displayName": "a.png"}
+    ]
 
 
 def answer(request: dict[str, Any], **fields: Any) -> bytes:

@@ -36,7 +36,7 @@ class SteeredParser(WordsParser):
         if steering.text == "raise":
             raise RuntimeError("do-not-leak-4711")
         self.steered[steering.text] = steering
-        return [Write(f"{steering.text}\n".encode())]
+        return [Write(f"{steering.prompt}\n".encode())]
 
     def _ready(self) -> Iterable[Output]:
         self.is_ready = True
@@ -102,8 +102,14 @@ class Begun:
                 return
         raise AssertionError("the run is over")
 
-    async def send(self, text: str, input_id: str = "i", mode: pb.InputMode.ValueType = QUEUE) -> int:
-        sent = api.SendRequest(run_id="r", input_id=input_id, text=text, mode=mode, sender="me")
+    async def send(
+        self,
+        text: str,
+        input_id: str = "i",
+        mode: pb.InputMode.ValueType = QUEUE,
+        files: Iterable[api.Attachment] = (),
+    ) -> int:
+        sent = api.SendRequest(run_id="r", input_id=input_id, text=text, mode=mode, sender="me", attachments=files)
         return (await self._stub.Send(sent, timeout=DEADLINE_S)).sequence
 
     async def cancel(self) -> None:

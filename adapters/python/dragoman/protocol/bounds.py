@@ -101,6 +101,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "StoredAgent.system_prompt": _DOCUMENT,
     "StoredAgent.mcp_servers": Bound(entries=64),
     "SendRequest.text": Bound(text_bytes=MIB),
+    "SendRequest.attachments": Bound(entries=32),
     "InputAnswer.text": _ANY_TEXT,
     "InputAnswer.value_json": _ANY_TEXT,
     "InputAnswer.updated_input_json": _ANY_TEXT,

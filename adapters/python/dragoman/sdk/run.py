@@ -1,8 +1,8 @@
 """What an adapter uses of a run besides the run itself and its job."""
 
 from dragoman.protocol.templates import render
+from dragoman.sdk._output.attached import AttachedFile
 from dragoman.sdk._process.shared_program import SharedProgram
-from dragoman.sdk._request.attachments import AttachedFile
 from dragoman.sdk._request.job import INTERRUPT, TERMINATE, options
 from dragoman.sdk._request.sessions import is_uuid
 from dragoman.sdk._request.settings import Instructions

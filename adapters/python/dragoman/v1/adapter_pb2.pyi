@@ -1012,8 +1012,8 @@ Global___ExecuteRequest: typing_extensions.TypeAlias = ExecuteRequest
 
 @typing.final
 class Attachment(google.protobuf.message.Message):
-    """Attachment is a file that goes with the prompt. The adapter puts it into a directory for the run, which the prompt
-    names. An image goes to the model as well.
+    """Attachment is a file that goes with the prompt, or with an input of Send. The adapter puts it into a directory for the
+    run, which the prompt, or the text that the agent gets, names. An image goes to the model as well.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1847,6 +1847,7 @@ class SendRequest(google.protobuf.message.Message):
     MODE_FIELD_NUMBER: builtins.int
     ADAPTER_FIELD_NUMBER: builtins.int
     SENDER_FIELD_NUMBER: builtins.int
+    ATTACHMENTS_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     """The run's ID."""
     input_id: builtins.str
@@ -1861,6 +1862,12 @@ class SendRequest(google.protobuf.message.Message):
     """The adapter's type or an alias. May be empty."""
     sender: builtins.str
     """Who sends it, for the record. Empty: as RespondRequest.responder."""
+    @property
+    def attachments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Attachment]:
+        """Files and images that go with the text, like ExecuteRequest.attachments: at most 32, with names of their own and
+        8 MiB of `content` in total. Those of all inputs of a run have at most 256 MiB.
+        """
+
     def __init__(
         self,
         *,
@@ -1870,8 +1877,9 @@ class SendRequest(google.protobuf.message.Message):
         mode: dragoman.v1.event_pb2.InputMode.ValueType = ...,
         adapter: builtins.str = ...,
         sender: builtins.str = ...,
+        attachments: collections.abc.Iterable[Global___Attachment] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "input_id", b"input_id", "mode", b"mode", "run_id", b"run_id", "sender", b"sender", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "attachments", b"attachments", "input_id", b"input_id", "mode", b"mode", "run_id", b"run_id", "sender", b"sender", "text", b"text"]) -> None: ...
 
 Global___SendRequest: typing_extensions.TypeAlias = SendRequest
 

@@ -360,10 +360,12 @@ class AdapterServiceServicer(object):
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
-        | `run_id`, `input_id` or `text` is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
+        | `run_id`, `input_id`, `text` or `attachments` are invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
         | the run is unknown | NOT_FOUND RUN_NOT_FOUND | |
         | the adapter does not declare FEATURE_STEER or FEATURE_QUEUE, as `mode` requires | INVALID_ARGUMENT NOT_SUPPORTED, `mode` in BadRequest | use the other mode, or another run once this one has ended |
-        | `input_id` exists with another text or mode | ALREADY_EXISTS INPUT_ID_REUSED | choose another ID |
+        | the adapter does not declare FEATURE_ATTACHMENTS, or FEATURE_IMAGES for an image | INVALID_ARGUMENT NOT_SUPPORTED, `attachments` or `attachments[i].media_type` in BadRequest | leave them out, or hand the image over as a file |
+        | a path of `attachments` is outside the directories that the operator's policy allows | PERMISSION_DENIED POLICY_DENIED + BadRequest | use an allowed one |
+        | `input_id` exists with another text or mode, or with other attachments | ALREADY_EXISTS INPUT_ID_REUSED | choose another ID |
         | 64 inputs of the run wait for the agent | RESOURCE_EXHAUSTED TOO_MANY_INPUTS + RetryInfo | retry after the delay |
         | no adapter has the run at present: it is queued, or between two attempts | UNAVAILABLE ADAPTER_UNAVAILABLE + RetryInfo | retry after the delay |
         | the run has ended, or is being cancelled or ended | FAILED_PRECONDITION RUN_FINISHED | start another run that resumes the session |

@@ -2772,6 +2772,7 @@ class InputAccepted(google.protobuf.message.Message):
     MODE_FIELD_NUMBER: builtins.int
     SENDER_FIELD_NUMBER: builtins.int
     TRUNCATED_BYTES_FIELD_NUMBER: builtins.int
+    ATTACHMENTS_FIELD_NUMBER: builtins.int
     input_id: builtins.str
     """The input's ID: SendRequest.input_id."""
     text: builtins.str
@@ -2782,6 +2783,10 @@ class InputAccepted(google.protobuf.message.Message):
     """Who sent it: SendRequest.sender, else how the server authenticated the call."""
     truncated_bytes: builtins.int
     """Bytes truncated from `text` because the event would exceed 1 MiB. The agent gets all of it."""
+    @property
+    def attachments(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The names of the files that came with it: SendRequest.attachments, redacted."""
+
     def __init__(
         self,
         *,
@@ -2790,8 +2795,9 @@ class InputAccepted(google.protobuf.message.Message):
         mode: Global___InputMode.ValueType = ...,
         sender: builtins.str = ...,
         truncated_bytes: builtins.int = ...,
+        attachments: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["input_id", b"input_id", "mode", b"mode", "sender", b"sender", "text", b"text", "truncated_bytes", b"truncated_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attachments", b"attachments", "input_id", b"input_id", "mode", b"mode", "sender", b"sender", "text", b"text", "truncated_bytes", b"truncated_bytes"]) -> None: ...
 
 Global___InputAccepted: typing_extensions.TypeAlias = InputAccepted
 
@@ -2811,7 +2817,7 @@ class InputDropped(google.protobuf.message.Message):
     before it did not end well; `no_session`: the agent has no session that another turn could continue; `refused`: the
     agent rejected it; `attempt_ended`: another attempt follows, which does not get it; `budget_exceeded`: the
     budget allows no further turn; `agent_lost`: what had the input is gone, so that it is unknown whether the agent
-    took it.
+    took it; `unconfirmed`: the agent got it, and did not say in time after its turn whether it took it.
     """
     message: builtins.str
     """The reason, for people."""

@@ -1,5 +1,7 @@
 """Calls for the run of a stream."""
 
+from collections.abc import Iterable
+
 from dragoman.client._channel import Channel
 from dragoman.client._requests import duration, send_request, update_request
 from dragoman.v1 import adapter_pb2 as api
@@ -58,11 +60,12 @@ class RunControl:
         text: str,
         *,
         mode: pb.InputMode.ValueType = pb.INPUT_MODE_QUEUE,
+        attachments: Iterable[api.Attachment] = (),
         input_id: str = "",
         sender: str = "",
     ) -> api.SendResponse:
         """Give this run an input while its agent works; see `Client.send`."""
-        request = send_request(self.run_id, text, mode, input_id)
+        request = send_request(self.run_id, text, mode, input_id, attachments)
         request.sender, request.adapter = sender, self._attach.adapter
         return await self._channel.answer(self._channel.adapter.Send(request))
 

@@ -1,7 +1,7 @@
 """Requests from plain Python values."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dragoman.protocol.errors import invalid
@@ -98,9 +98,17 @@ def execute_request(
     return request
 
 
-def send_request(run_id: str, text: str, mode: event_pb2.InputMode.ValueType, input_id: str = "") -> pb.SendRequest:
+def send_request(
+    run_id: str,
+    text: str,
+    mode: event_pb2.InputMode.ValueType,
+    input_id: str = "",
+    attachments: Iterable[pb.Attachment] = (),
+) -> pb.SendRequest:
     """Return a request that gives a run an input; without an ID the input gets a new one."""
-    return pb.SendRequest(run_id=run_id, text=text, mode=mode, input_id=input_id or new_input_id())
+    request = pb.SendRequest(run_id=run_id, text=text, mode=mode, input_id=input_id or new_input_id())
+    request.attachments.extend(attachments)
+    return request
 
 
 def update_request(run_id: str, model: str, permission_mode: str) -> pb.UpdateRunRequest:

@@ -89,6 +89,14 @@ class Acceptance:
             self._policy.check(run, adapter)
         allow(adapter=adapter)
 
+    def check_input(self, request: pb.SendRequest) -> None:
+        """Refuse an input in mid-run that the operator's policy does not allow.
+
+        Raises:
+            DragomanError: POLICY_DENIED.
+        """
+        self._policy.check_input(request)
+
     async def accept(self, request: pb.ExecuteRequest) -> tuple[Run, bool]:
         """Return the run that a request starts, and whether it is new to its readers.
 

@@ -168,6 +168,8 @@ class AdapterServicer(QueryServicer):
             data += pb.SendRequest(sender=caller_name()).SerializeToString()
         located = await self._locator.resolve(request.run_id, request.adapter)
         allow_control(located.facts)
+        if request.attachments:
+            self._acceptance.check_input(request)
         match located:
             case Local(run):
                 bind(adapter=run.record.adapter, run_id=run.run_id)

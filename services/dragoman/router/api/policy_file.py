@@ -11,6 +11,7 @@ from dragoman.router.policy.operator_policy import (
     PolicyError,
     caller_objections,
     denied,
+    input_objections,
     objections,
     parse_policy,
     permitted,
@@ -78,6 +79,17 @@ class OperatorPolicyFile:
         wrong = [*update_objections(self.current(), request, adapter)]
         if wrong:
             _log.info("change denied by policy", adapter=adapter, fields=[one.path for one in wrong])
+            raise denied(wrong)
+
+    def check_input(self, request: adapter_pb2.SendRequest) -> None:
+        """Refuse an input in mid-run that asks for more than is allowed.
+
+        Raises:
+            DragomanError: POLICY_DENIED.
+        """
+        wrong = list(input_objections(self.current(), request, os.path.realpath))
+        if wrong:
+            _log.info("input denied by policy", run_id=request.run_id, fields=[one.path for one in wrong])
             raise denied(wrong)
 
     def permit(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:

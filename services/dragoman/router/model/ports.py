@@ -51,6 +51,13 @@ class RequestPolicy(Protocol):
             DragomanError: POLICY_DENIED.
         """
 
+    def check_input(self, request: adapter_pb2.SendRequest) -> None:
+        """Refuse an input in mid-run that asks for more than is allowed.
+
+        Raises:
+            DragomanError: POLICY_DENIED.
+        """
+
     def permit(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
         """Complete what an adapter gets by what the policy adds, in place.
 
@@ -72,6 +79,9 @@ class Unrestricted:
         """Allow everything."""
 
     def check_update(self, request: adapter_pb2.UpdateRunRequest, adapter: str) -> None:
+        """Allow everything."""
+
+    def check_input(self, request: adapter_pb2.SendRequest) -> None:
         """Allow everything."""
 
     def permit(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:

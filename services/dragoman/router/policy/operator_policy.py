@@ -192,6 +192,14 @@ def objections(
     yield from _limit_objections(policy, request, settings)
 
 
+def input_objections(
+    policy: OperatorPolicy, request: adapter_pb2.SendRequest, resolve: Resolve
+) -> Iterator[FieldViolation]:
+    """Yield each field of an input in mid-run that asks for more than the policy allows."""
+    files = adapter_pb2.ExecuteRequest(attachments=request.attachments)
+    yield from _directory_objections(policy, files, {}, resolve)
+
+
 def caller_objections(policy: OperatorPolicy, request: adapter_pb2.ExecuteRequest) -> Iterator[FieldViolation]:
     """Yield each field that asks for more than the policy allows, of what no adapter gets from a router."""
     yield from _too_long(policy, "orphan_after", "orphan_after", _seconds(request.orphan_after))

@@ -38,6 +38,8 @@ async def send(run: Run, request: adapter_pb2.SendRequest, data: bytes, timeout_
     """
     await _until_at_adapter(run, "send the input again", timeout_s)
     _refuse_undeclared(run, "mode", _NEEDED.get(request.mode, pb.FEATURE_QUEUE))
+    if request.attachments:
+        _refuse_undeclared(run, "attachments", pb.FEATURE_ATTACHMENTS)
     return await _asked(run, "Send", data, timeout_s)
 
 
@@ -130,10 +132,16 @@ def repeat_input(request: adapter_pb2.SendRequest, recorded: pb.AgentEvent) -> a
     if accepted.truncated_bytes:
         text = text[: len(accepted.text)]
     mode = request.mode or pb.INPUT_MODE_QUEUE
-    if mode != accepted.mode or not is_same_text(accepted.text, text, is_masked=recorded.redacted):
+    names = [attachment.name for attachment in request.attachments]
+    same_names = len(names) == len(accepted.attachments) and all(
+        is_same_text(known, name, is_masked=recorded.redacted)
+        for known, name in zip(accepted.attachments, names, strict=True)
+    )
+    is_same = same_names and is_same_text(accepted.text, text, is_masked=recorded.redacted)
+    if mode != accepted.mode or not is_same:
         raise DragomanError(
             Reason.INPUT_ID_REUSED,
-            f"Input {request.input_id!r} exists with another text or mode; choose another ID.",
+            f"Input {request.input_id!r} exists with another text, mode or files; choose another ID.",
             {"run_id": request.run_id, "input_id": request.input_id},
         )
     return adapter_pb2.SendResponse(sequence=recorded.sequence)

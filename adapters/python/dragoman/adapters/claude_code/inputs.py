@@ -36,8 +36,9 @@ class Inputs:
         """Give it an input; a slash at its beginning is text, as in a prompt."""
         name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self._run_id}/{steering.input_id}"))
         self._pending[name] = steering
-        words = f" {steering.text}" if steering.text.startswith("/") else steering.text
-        return Write(control.user_message(words, name))
+        prompt = steering.prompt
+        words = f" {prompt}" if prompt.startswith("/") else prompt
+        return Write(control.user_message(words, name, images=steering.images))
 
     def changed(self, frame: Fields) -> list[Output]:
         """Take ``command_lifecycle``: an input is queued, begun with, or done."""

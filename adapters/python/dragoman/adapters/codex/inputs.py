@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
+from dragoman.adapters.codex.plan import input_items
 from dragoman.sdk import Output, Write
 from dragoman.sdk.fields import Fields, inner, text
 from dragoman.sdk.jsonrpc import Peer, Response
@@ -31,7 +32,7 @@ class Inputs:
         params = {
             "threadId": thread,
             "expectedTurnId": turn,
-            "input": [{"type": "text", "text": steering.text}],
+            "input": input_items(steering.prompt, steering.images),
             "clientUserMessageId": name,
         }
         return Write(self._peer.request("turn/steer", params, f"{_TAG} {name}"))

@@ -5,13 +5,13 @@ the user's ``config.toml`` stays as it is.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dragoman.sdk import Job, Plan
 from dragoman.sdk.fields import JsonValue, as_bool, as_object, as_string
 from dragoman.sdk.jsonrpc import Peer
-from dragoman.sdk.run import INTERRUPT
+from dragoman.sdk.run import INTERRUPT, AttachedFile
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -121,10 +121,16 @@ def _mcp_server(server: adapter_pb2.McpServer) -> JsonValue:
     return {"command": stdio.command, "args": list(stdio.args), "env": dict(stdio.env)}
 
 
+def input_items(prompt: str, images: Sequence[AttachedFile]) -> list[JsonValue]:
+    """Return what goes to the model: a text and the images with it."""
+    items: list[JsonValue] = [{"type": "text", "text": prompt}]
+    items.extend({"type": "localImage", "path": str(image.path)} for image in images)
+    return items
+
+
 def turn_params(job: Job, thread_id: str) -> dict[str, JsonValue]:
     """Return the parameters of ``turn/start``."""
-    images: list[JsonValue] = [{"type": "localImage", "path": str(image.path)} for image in job.images]
-    params: dict[str, JsonValue] = {"threadId": thread_id, "input": [{"type": "text", "text": job.prompt}, *images]}
+    params: dict[str, JsonValue] = {"threadId": thread_id, "input": input_items(job.prompt, job.images)}
     sandbox = sandbox_policy(job)
     if sandbox is not None:
         params["sandboxPolicy"] = sandbox

@@ -60,7 +60,7 @@ class Conversation:
             self._report.session_id = text(response.fields, "sessionId")
             self._session.now.native_id = self._report.session_id
             self.is_sent = True
-            yield self.request("session.send", {"prompt": self._job.prompt, **attached(self._job)}, "send")
+            yield self.request("session.send", {"prompt": self._job.prompt, **attached(self._job.images)}, "send")
 
     def _open(self) -> Output:
         session = self._job.session

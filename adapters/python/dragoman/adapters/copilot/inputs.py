@@ -7,6 +7,7 @@ process, whose end is then the end.
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from dragoman.adapters.copilot.plan import attached
 from dragoman.sdk import Output, Write
 from dragoman.sdk.fields import Fields, text
 from dragoman.sdk.jsonrpc import Response
@@ -39,7 +40,7 @@ class Inputs:
     def give(self, steering: Steering) -> Output:
         """Give Copilot an input."""
         self._sent[steering.input_id] = steering
-        params = {"prompt": steering.text, "mode": "immediate"}
+        params = {"prompt": steering.prompt, "mode": "immediate", **attached(steering.images)}
         return self._request("session.send", params, f"{_TAG} {steering.input_id}")
 
     def answered(self, answer: Response[str]) -> list[Output] | None:

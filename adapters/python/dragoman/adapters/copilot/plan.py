@@ -8,13 +8,13 @@ questions; with ``--acp`` an error is a text like any other, and a refusal ends 
 Source: github/copilot-sdk (session options), api.schema.json of Copilot CLI 1.0.102 (methods), and runs of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from dragoman.sdk import Job, Plan, jsonrpc
 from dragoman.sdk.fields import JsonValue, as_string, as_string_list
-from dragoman.sdk.run import INTERRUPT
+from dragoman.sdk.run import INTERRUPT, AttachedFile
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 
@@ -100,11 +100,11 @@ def session_options(job: Job, environment: Mapping[str, str]) -> dict[str, JsonV
     return options
 
 
-def attached(job: Job) -> dict[str, JsonValue]:
-    """Return the images that go with the prompt, as a member of its request; empty without any."""
+def attached(files: Iterable[AttachedFile]) -> dict[str, JsonValue]:
+    """Return the images that go with a prompt or an input, as a member of its request; empty without any."""
     images: list[JsonValue] = [
         {"type": "blob", "data": image.base64, "mimeType": image.media_type, "displayName": image.name}
-        for image in job.images
+        for image in files
     ]
     return {"attachments": images} if images else {}
 

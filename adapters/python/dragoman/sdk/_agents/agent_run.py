@@ -20,6 +20,7 @@ from dragoman.sdk._agents.hooks import AgentHooks
 from dragoman.sdk._agents.run_directory import lay_out_files, renew, run_directory
 from dragoman.sdk._detection.agent import config_dir
 from dragoman.sdk._detection.auth import FindLogin, LoginMemory, inherited_keys, keys_to_withhold, withheld_message
+from dragoman.sdk._output.attached import attachments_section
 from dragoman.sdk._output.billing import write_billing
 from dragoman.sdk._output.outcome import (
     Evidence,
@@ -30,7 +31,6 @@ from dragoman.sdk._output.outcome import (
     spawn_failure,
 )
 from dragoman.sdk._output.parser import FailureInfo, Report
-from dragoman.sdk._request.attachments import attachments_section
 from dragoman.sdk._request.bundled_files import with_bundled_files
 from dragoman.sdk._request.environment import build_environment, node_variables, secret_values
 from dragoman.sdk._request.job import Job, Plan, environment_inputs, following_request, masked_argv
@@ -138,10 +138,10 @@ class AgentRun:
             attempt=job.attempt,
             turn=run.turns.number,
             request=following_request(run.request, sent.text, handle),
-            prompt=sent.text,
-            prompt_bytes={"prompt": utf8_bytes(sent.text)},
+            prompt=sent.prompt,
+            prompt_bytes={"prompt": utf8_bytes(sent.prompt)},
             missing_values=(),
-            attachments=(),  # the first turn got them
+            attachments=sent.files,  # the first turn got those of the prompt
         )
 
     def _why_last(self, job: Job, end: AttemptEnd, verdict: Verdict) -> tuple[str, str]:
@@ -162,8 +162,8 @@ class AgentRun:
             settings = await asyncio.to_thread(with_bundled_files, settings, strategy, run_dir)
         is_private = strategy is SkillStrategy.PRIVATE_DIRECTORY
         attached = run.files.attached if run.files is not None else ()
-        if attached:
-            directories = (*settings.additional_directories, str(attached[0].path.parent))
+        if run.files is not None and run.files.directories:
+            directories = (*settings.additional_directories, *run.files.directories)
             settings = replace(settings, additional_directories=directories)
         section = attachments_section(attached)
         prompt, sizes, missing = prompt_of(self._spec, run.request, settings, session, section)

@@ -6,6 +6,7 @@ from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from dragoman.sdk._encoding.fields import Fields, text
 from dragoman.sdk._encoding.lines import Line
+from dragoman.sdk._output.attached import AttachedFile, attachments_section
 from dragoman.sdk._output.billing import Billing
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
@@ -160,6 +161,19 @@ class Steering(Struct, frozen=True):
 
     input_id: str
     text: str
+    files: tuple[AttachedFile, ...] = ()
+    """What came with it, laid out."""
+
+    @property
+    def prompt(self) -> str:
+        """What the agent gets: the text, and where the files are."""
+        section = attachments_section(self.files)
+        return f"{self.text}\n\n{section}" if section else self.text
+
+    @property
+    def images(self) -> list[AttachedFile]:
+        """The files that go to the model as images."""
+        return [file for file in self.files if file.image]
 
     @property
     def taken(self) -> pb.AgentEvent:

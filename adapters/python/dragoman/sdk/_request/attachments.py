@@ -1,19 +1,18 @@
-"""Files that go with a prompt: checked, laid out in a directory of the run, and named in the prompt."""
+"""Files that go with a prompt or an input: checked, laid out in a directory of the run, and named in the prompt."""
 
 import os
 import re
 import stat
-from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from dragoman.protocol.errors import DragomanError, FieldViolation, not_supported
 from dragoman.protocol.images import HEAD_BYTES, image_type, is_image
+from dragoman.sdk._output.attached import AttachedFile
 from dragoman.sdk.spec import AdapterInfo
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
-from msgspec import Struct
 
 MOST_CONTENT_BYTES: Final = 8 * 1024 * 1024
 """Bytes of all that a request holds itself, and of all images."""
@@ -28,23 +27,7 @@ class AttachmentError(Exception):
     """A file cannot be given to the agent; the text says which and why."""
 
 
-class AttachedFile(Struct, frozen=True):
-    """A file that goes with the prompt, where the agent can read it."""
-
-    name: str
-    media_type: str
-    path: Path
-    size: int
-    image: bytes = b""
-    """The file itself, if it goes to the model as an image."""
-
-    @property
-    def base64(self) -> str:
-        """The image in base64, as it goes into JSON."""
-        return b64encode(self.image).decode()
-
-
-def refuse_images(request: adapter_pb2.ExecuteRequest, info: AdapterInfo) -> None:
+def refuse_images(attachments: Sequence[adapter_pb2.Attachment], info: AdapterInfo) -> None:
     """Refuse images that this adapter's agent cannot take.
 
     Raises:
@@ -52,7 +35,7 @@ def refuse_images(request: adapter_pb2.ExecuteRequest, info: AdapterInfo) -> Non
     """
     if info.has(pb.FEATURE_IMAGES):
         return
-    for index, attachment in enumerate(request.attachments):
+    for index, attachment in enumerate(attachments):
         if is_image(attachment.media_type):
             raise _no_images(index, info)
 
@@ -121,6 +104,11 @@ def _wrong_path(path: str) -> tuple[str, int]:
     return "", status.st_size
 
 
+def bytes_of(attachments: Sequence[adapter_pb2.Attachment]) -> int:
+    """Return how many bytes checked files have now; looks at files, so call it in a thread."""
+    return sum(_examined(attachment)[0] for attachment in attachments)
+
+
 def lay_out_attachments(attachments: Sequence[adapter_pb2.Attachment], directory: Path) -> tuple[AttachedFile, ...]:
     """Write checked files into an empty directory; reads and writes files, so call it in a thread.
 
@@ -167,14 +155,3 @@ def _pieces(attachment: adapter_pb2.Attachment) -> Iterator[bytes]:
     except OSError as error:
         message = f"{attachment.name}: {attachment.path} cannot be read any more: {error.strerror}."
         raise AttachmentError(message) from error
-
-
-def attachments_section(files: Sequence[AttachedFile]) -> str:
-    """Return the words that name the files in the prompt; empty without any."""
-    if not files:
-        return ""
-    lines = [f"Attached files, in {files[0].path.parent}:"]
-    for file in files:
-        kind = f"{file.media_type}, " if file.media_type else ""
-        lines.append(f"- {file.name} ({kind}{file.size:,} bytes{', given as an image too' if file.image else ''})")
-    return "\n".join(lines)

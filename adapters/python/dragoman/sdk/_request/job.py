@@ -10,7 +10,7 @@ from dragoman.protocol.texts import utf8_bytes
 from dragoman.sdk._encoding.config import as_string
 from dragoman.sdk._encoding.framing import Framing
 from dragoman.sdk._encoding.json_text import JsonValue
-from dragoman.sdk._request.attachments import AttachedFile
+from dragoman.sdk._output.attached import AttachedFile
 from dragoman.sdk._request.environment import EnvironmentInputs
 from dragoman.sdk._request.sessions import SessionPlan
 from dragoman.sdk._request.settings import Instructions, Settings

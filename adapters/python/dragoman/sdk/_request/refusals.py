@@ -52,7 +52,7 @@ def refuse_missing_features(request: adapter_pb2.ExecuteRequest, info: AdapterIn
     for name, feature in _BY_FEATURE:
         if name in is_set and not info.has(feature):
             raise not_supported(name, f"{info.label} has no {name.replace('_', ' ')}; leave it out")
-    refuse_images(request, info)
+    refuse_images(request.attachments, info)
     permissions = request.permissions
     asks = permissions.rules or permissions.default_decision or permissions.native_mode or permissions.auto_approve
     # Some never ask, and enforce permissions by leaving out the tools that are not allowed.

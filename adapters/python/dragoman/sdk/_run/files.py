@@ -9,7 +9,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,8 @@ from dragoman.protocol.identity import near_names
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.order import OrderError
 from dragoman.sdk._artifacts.collecting import Collected, KeptFile, collect, shown_name
-from dragoman.sdk._request.attachments import AttachedFile, lay_out_attachments
+from dragoman.sdk._output.attached import AttachedFile
+from dragoman.sdk._request.attachments import AttachmentError, bytes_of, lay_out_attachments
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -27,6 +28,8 @@ _PREFIX: Final = "dragoman-files-"
 _YOUNG_S: Final = 60.0
 """Seconds in which a directory may have no lock yet."""
 _LEFT_OUT: Final = "artifacts_left_out"
+MOST_SENT_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of the files that come with the inputs of a run."""
 
 Notify = Callable[[pb.Severity.ValueType, str, str], None]
 
@@ -95,6 +98,9 @@ class RunFiles:
         self.artifacts.mkdir(mode=0o700)
         self.attached: tuple[AttachedFile, ...] = ()
         """What came with its prompt."""
+        self.directories: list[str] = []
+        """Where its agent finds them, and those that came with inputs."""
+        self._sent = self._sent_bytes = 0
         self._kept: dict[str, KeptFile] = {}
         self._is_dropped = False
         self.kept_bytes = 0
@@ -108,9 +114,40 @@ class RunFiles:
             OSError: one cannot be written.
         """
         if request.attachments:
-            directory = self._directory / "attachments"
-            directory.mkdir(mode=0o700)
-            self.attached = await asyncio.to_thread(lay_out_attachments, list(request.attachments), directory)
+            self.attached = await self._written("attachments", list(request.attachments))
+
+    async def lay_out_sent(self, attachments: Sequence[adapter_pb2.Attachment]) -> tuple[AttachedFile, ...]:
+        """Write the files that come with an input, into a directory of their own.
+
+        Raises:
+            AttachmentError: one is not what it was when the request was checked, or the run has got too much.
+            OSError: one cannot be written.
+        """
+        files = list(attachments)
+        size = await asyncio.to_thread(bytes_of, files)
+        if self._sent_bytes + size > MOST_SENT_BYTES:
+            raise AttachmentError(f"the files of all inputs of a run have at most {MOST_SENT_BYTES >> 20} MiB")
+        self._sent += 1
+        self._sent_bytes += size
+        return await self._written(f"sent-{self._sent}", files)
+
+    async def _written(self, name: str, attachments: list[adapter_pb2.Attachment]) -> tuple[AttachedFile, ...]:
+        directory = self._directory / name
+        directory.mkdir(mode=0o700)
+        try:
+            files = await asyncio.to_thread(lay_out_attachments, attachments, directory)
+        except (AttachmentError, OSError):
+            _in_thread(_remove, directory)
+            raise
+        self.directories.append(str(directory))
+        return files
+
+    def remove(self, files: Sequence[AttachedFile]) -> None:
+        """Remove files that came with an input which was not accepted."""
+        if files:
+            self.directories.remove(str(files[0].path.parent))
+            self._sent_bytes -= sum(file.size for file in files)
+            _in_thread(_remove, files[0].path.parent)
 
     async def conclude(
         self, emit: Callable[[pb.AgentEvent], None], notice: Notify, redact: Callable[[str], str]
@@ -122,8 +159,8 @@ class RunFiles:
             notice: writes a notice: severity, code and message.
             redact: hides the secrets in a name, as in events.
         """
-        if self.attached:
-            await asyncio.to_thread(_remove, self.attached[0].path.parent)
+        for directory in self.directories:
+            await asyncio.to_thread(_remove, Path(directory))
         self.attached = ()
         if _is_empty(self.artifacts):
             self._remove_all()

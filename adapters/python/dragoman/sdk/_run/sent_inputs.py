@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.sdk._output.attached import AttachedFile
 from dragoman.sdk._output.parser import Steering
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -28,7 +29,7 @@ REFUSED: Final = ("refused", "The agent rejected the input, and no turn follows 
 
 class _Known(Struct, frozen=True):
     digest: bytes
-    """Of its text, which is not kept."""
+    """Of its text and its files, which are not kept."""
     mode: pb.InputMode.ValueType
     sequence: int
 
@@ -70,16 +71,16 @@ class SentInputs:
         known = self._known.get(request.input_id)
         if known is None:
             return None
-        if (known.digest, known.mode) != (_digest(request.text), mode_of(request)):
+        if (known.digest, known.mode) != (_digest(request), mode_of(request)):
             raise DragomanError(
                 Reason.INPUT_ID_REUSED,
-                f"input {request.input_id!r} exists with another text or mode; choose another ID",
+                f"input {request.input_id!r} exists with another text, mode or files; choose another ID",
                 {"run_id": request.run_id, "input_id": request.input_id},
             )
         return known.sequence
 
-    def accept(self, request: adapter_pb2.SendRequest, sender: str) -> int:
-        """Accept an input whose ID is new; return the sequence of ``input_accepted``.
+    def check_open(self, request: adapter_pb2.SendRequest) -> None:
+        """Refuse an input that would be one too many, or too late.
 
         Raises:
             DragomanError: RUN_FINISHED, or TOO_MANY_INPUTS.
@@ -95,12 +96,31 @@ class SentInputs:
                 {"run_id": request.run_id},
                 retry_after_s=_RETRY_S,
             )
+
+    def accept(self, request: adapter_pb2.SendRequest, sender: str, files: tuple[AttachedFile, ...] = ()) -> int:
+        """Accept an input whose ID is new; return the sequence of ``input_accepted``.
+
+        Args:
+            request: the input.
+            sender: who sent it.
+            files: what came with it, laid out.
+
+        Raises:
+            DragomanError: RUN_FINISHED, or TOO_MANY_INPUTS.
+        """
+        self.check_open(request)
         mode = mode_of(request)
-        accepted = pb.InputAccepted(input_id=request.input_id, text=request.text, mode=mode, sender=sender)
+        accepted = pb.InputAccepted(
+            input_id=request.input_id,
+            text=request.text,
+            mode=mode,
+            sender=sender,
+            attachments=[attachment.name for attachment in request.attachments],
+        )
         event = pb.AgentEvent(input_accepted=accepted, origin=pb.EVENT_ORIGIN_OPERATOR)
         self._run.emit(event)
-        self._known[request.input_id] = _Known(_digest(request.text), mode, event.sequence)
-        self._waiting[request.input_id] = Steering(request.input_id, request.text)
+        self._known[request.input_id] = _Known(_digest(request), mode, event.sequence)
+        self._waiting[request.input_id] = Steering(request.input_id, request.text, files)
         if mode == pb.INPUT_MODE_STEER:
             self._steering.append(request.input_id)
             self.offer()
@@ -165,7 +185,8 @@ def mode_of(request: adapter_pb2.SendRequest) -> pb.InputMode.ValueType:
     return request.mode or pb.INPUT_MODE_QUEUE
 
 
-def _digest(text: str) -> bytes:
+def _digest(request: adapter_pb2.SendRequest) -> bytes:
     import hashlib  # noqa: PLC0415 - few runs are sent anything
 
-    return hashlib.sha256(text.encode()).digest()
+    content = adapter_pb2.SendRequest(text=request.text, attachments=request.attachments)
+    return hashlib.sha256(content.SerializeToString(deterministic=True)).digest()

@@ -35,7 +35,7 @@ from dragoman.sdk._run.run import Run
 from dragoman.sdk._serving.artifacts import stream_artifact
 from dragoman.sdk._serving.queries import QueryServicer, check_name
 from dragoman.sdk._serving.runs import RunTable, overlapping
-from dragoman.sdk._serving.sending import check_input, refuse_undeclared
+from dragoman.sdk._serving.sending import accept_input, check_input, refuse_undeclared
 from dragoman.sdk._serving.updating import check_update, refuse_undeclared_update
 from dragoman.sdk.adapter import Adapter
 from dragoman.sdk.spec import AdapterInfo
@@ -144,8 +144,7 @@ class AdapterServicer(QueryServicer):
         sequence = run.sent.repeated(request)
         if sequence is None:
             await run.attempting.wait()
-            # Meanwhile the same input may have come again.
-            sequence = run.sent.repeated(request) or run.sent.accept(request, request.sender or caller_name())
+            sequence = await accept_input(run, request, request.sender or caller_name())
         return pb.SendResponse(sequence=sequence)
 
     async def UpdateRun(self, request: pb.UpdateRunRequest, _context: Context) -> pb.UpdateRunResponse:  # noqa: N802
@@ -261,7 +260,7 @@ async def _drive(adapter: Adapter, run: Run, store: FileStore) -> None:
 async def _with_files(adapter: Adapter, run: Run, store: FileStore) -> event_pb2.Result:
     """Do a run with the files that come with its prompt, and keep those that its agent leaves."""
     info = adapter.describe()
-    if not (run.request.attachments or info.has(event_pb2.FEATURE_ARTIFACTS)):
+    if not (info.has(event_pb2.FEATURE_ATTACHMENTS) or info.has(event_pb2.FEATURE_ARTIFACTS)):
         return await _executed(adapter, run)
     try:
         run.files = store.files_of_run()

@@ -5,8 +5,8 @@ from typing import Final, Literal, TypeAlias
 
 from dragoman.sdk._encoding.fields import Fields, count, inner, objects, text
 from dragoman.sdk._encoding.jsonrpc import RpcError
+from dragoman.sdk._output.attached import AttachedFile
 from dragoman.sdk._output.parser import FailureInfo
-from dragoman.sdk._request.attachments import AttachedFile
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field

@@ -4,6 +4,7 @@ import json
 from typing import Annotated
 
 import click
+from dragoman.cli.commands._attachments import attachments
 from dragoman.cli.commands._options import Seconds, adapter_option, json_option, option, router_option, with_options
 from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display.changes import change_lines
@@ -12,7 +13,10 @@ from dragoman.cli.display.style import Segment
 from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK, is_confirmed_dead, processes
 from dragoman.cli.display.text import enum_label, one_line
 from dragoman.client import Client
+from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.identity import new_input_id
 from dragoman.v1 import event_pb2 as pb
+from dragoman.v1.adapter_pb2 import SendResponse
 from msgspec import Struct
 
 
@@ -96,23 +100,47 @@ def respond_command(run_id: str, request_id: str, options: AnswerOptions, adapte
     return run_connected(router, work)
 
 
+class SendOptions(Struct, frozen=True):
+    """What an input is like."""
+
+    steer: Annotated[bool, option("--steer", "For the agent's present turn; otherwise it becomes the next turn.")]
+    attach: Annotated[
+        tuple[str, ...],
+        option("--attach", "Give the agent this file; its model, too, if it is an image.", "FILE"),
+    ]
+    input_id: Annotated[
+        str, option("--input-id", "The input's ID, for sending it again without doubling it.", "ID", default="")
+    ]
+
+
 @click.command("send")
 @click.argument("run_id", metavar="RUN")
 @click.argument("text", metavar="TEXT")
-@click.option("--steer", is_flag=True, help="For the agent's present turn; otherwise it becomes the next turn.")
-@click.option(
-    "--input-id", default="", metavar="ID", help="The input's ID, for sending it again without doubling it."
-)
+@with_options("options", SendOptions)
 @adapter_option()
 @router_option(finds_runs=True)
-def send_command(run_id: str, text: str, steer: bool, input_id: str, adapter: str, router: str | None) -> int:
+def send_command(run_id: str, text: str, options: SendOptions, adapter: str, router: str | None) -> int:
     """Give RUN the input TEXT while its agent works. `dragoman attach` shows what becomes of it."""
-    mode = pb.INPUT_MODE_STEER if steer else pb.INPUT_MODE_QUEUE
+    mode = pb.INPUT_MODE_STEER if options.steer else pb.INPUT_MODE_QUEUE
+    input_id = options.input_id or new_input_id()
+
+    async def send(client: Client, *, images: bool) -> SendResponse:
+        return await client.send(
+            run_id,
+            text,
+            mode=mode,
+            attachments=attachments(options.attach, images=images),
+            input_id=input_id,
+            adapter=adapter,
+        )
 
     async def work(client: Client) -> None:
-        response = await client.send(
-            run_id, text, mode=mode, input_id=input_id, sender="dragoman command line", adapter=adapter
-        )
+        try:
+            response = await send(client, images=True)
+        except DragomanError as error:
+            if not any(violation.path.endswith(".media_type") for violation in error.violations):
+                raise
+            response = await send(client, images=False)
         print_lines([[Segment(f"accepted; recorded as event {response.sequence}")]])
 
     return run_connected(router, work)

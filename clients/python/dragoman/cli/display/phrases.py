@@ -241,7 +241,8 @@ def input_accepted(event: pb.AgentEvent, _debug: bool) -> list[Line]:
     body = event.input_accepted
     when = "for this turn" if body.mode == pb.INPUT_MODE_STEER else "for the next turn"
     who = f" from {one_line(body.sender)}" if body.sender else ""
-    return [_system(f"+ input{who} {when}: {one_line(body.text, 400)}")]
+    files = f" (with {', '.join(map(one_line, body.attachments))})" if body.attachments else ""
+    return [_system(f"+ input{who} {when}: {one_line(body.text, 400)}{files}")]
 
 
 def input_dropped(event: pb.AgentEvent, _debug: bool) -> list[Line]:
