@@ -42,7 +42,19 @@ async def _after_its_end(call: Call, events: Events) -> Events:
                 yield kept.pop(0)
 
 
+def _count_steer(call: Call) -> None:
+    if call.method == "Send" and call.request.mode == pb.INPUT_MODE_STEER:
+        call.proxy.count(("steer", call.request.run_id))
+
+
+def _unsteered(call: Call, came: pb.AgentEvent) -> None:
+    """Drop an input for the present turn."""
+    if came.message.input_id and ("steer", came.run_id) in call.proxy.counts:
+        came.input_dropped.CopyFrom(pb.InputDropped(input_id=came.message.input_id, reason="refused"))
+
+
 FEATURE_BREAKS: dict[str, Break] = {
+    "send.steered": Break(request=_count_steer, event=_unsteered),
     "update.refused": reason(Reason.NOT_SUPPORTED, Reason.RUN_FINISHED, method="UpdateRun"),
     "update.invalid": reason(Reason.INVALID_REQUEST, Reason.NOT_SUPPORTED, method="UpdateRun"),
     "update.taken": answer("UpdateRun", lambda _, came: setattr(came, "sequence", came.sequence + 1)),

@@ -27,7 +27,7 @@ from dragoman.sdk import (
 )
 from dragoman.sdk._run.attempt import AttemptEnd
 from dragoman.sdk.fields import JsonValue
-from dragoman.sdk.parsing import Update
+from dragoman.sdk.parsing import Steering, Update
 from dragoman.sdk.spec import common_properties
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -78,6 +78,7 @@ class ScriptedAdapter(InProcessAdapter):
             pb.FEATURE_PLAN,
             pb.FEATURE_SUBAGENTS,
             pb.FEATURE_INPUT_REQUESTS,
+            pb.FEATURE_STEER,
             pb.FEATURE_UPDATE_MODEL,
             pb.FEATURE_QUOTA,
             permission_mode=pb.PERMISSION_MODE_STRICT,
@@ -104,6 +105,7 @@ class ScriptedAdapter(InProcessAdapter):
     async def work(self, turn: Turn) -> None:
         if _is_missing(turn.job.config):
             raise FailureError(FailureInfo(pb.FAILURE_KIND_NOT_INSTALLED, "There is no such program."))
+        turn.run.sent.on_steer = lambda steering: _steer(turn.run, steering)
         turn.run.updates.on_update = lambda update: _take(turn.run, update)
         with ExitStack() as stack:
             performer = Performer(turn, stack)
@@ -112,6 +114,11 @@ class ScriptedAdapter(InProcessAdapter):
                 name, _, value = line.partition("=")
                 await performer.perform(name, value)
         turn.report.terminal = Terminal(succeeded=True)
+
+
+def _steer(run: Run, steering: Steering) -> bool:
+    run.emit(steering.taken)
+    return True
 
 
 def _take(run: Run, update: Update) -> bool:

@@ -38,7 +38,7 @@ MODEST = {
         *("session", "permissions", "model", "system-prompt", "instructions", "skills", "mcp-servers"),
         *("changes", "attachments", "quota"),
     )
-}
+} | {"send.refused"}
 """Rules of what an adapter must refuse that does not declare what the others here need."""
 DRAIN = "router.drain"
 """The rule of a router's process."""

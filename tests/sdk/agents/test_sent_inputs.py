@@ -8,7 +8,8 @@ from typing import Any, Self
 import pytest
 import pytest_asyncio
 from dragoman.protocol.errors import Reason
-from dragoman.sdk import Job, Output, Parser, Write
+from dragoman.sdk import Job, Output, Parser, Terminal, Write
+from dragoman.sdk._run import deadlines
 from dragoman.sdk.parsing import Steering, Untaken
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
@@ -41,6 +42,10 @@ class SteeredParser(WordsParser):
     def _ready(self) -> Iterable[Output]:
         self.is_ready = True
         return super()._ready()
+
+    def _over(self) -> Iterable[Output]:
+        self.report.deferred = Terminal(succeeded=True)
+        return [pb.AgentEvent(notice=pb.Notice(code="over"))]
 
     def _heard(self, *, text: str) -> Iterable[Output]:
         steering = self.steered.pop(text, None)
@@ -388,6 +393,28 @@ async def test_a_parser_that_fails_to_steer_loses_nothing(arena: Arena) -> None:
         events = await run.rest()
     assert inputs(events) == [("accepted", "i"), ("taken", "i")]
     assert "steer_failed" in [event.notice.code for event in events]
+
+
+async def test_an_input_whose_taking_is_never_confirmed_holds_a_run_open_for_a_time(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "UNCONFIRMED_S", 0.1)
+    gate = arena.workspace.parent / "gate"
+    async with Begun(arena, f"gate {gate}", {"kind": "over"}, "read all") as run:
+        await run.send("left", mode=STEER)  # written, and read only once there is no more to come
+        await run.send(script("session", word("second")), "later")
+        events = await run.rest()
+    assert inputs(events)[2:] == [("unconfirmed", "i"), ("taken", "later")]
+    assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
+
+
+async def test_an_input_that_is_taken_after_the_end_of_a_turn_begins_another_one(arena: Arena) -> None:
+    gate = arena.workspace.parent / "gate"
+    async with Begun(arena, f"gate {gate}", {"kind": "over"}, "read", word("more")) as run:
+        await run.send("left", mode=STEER)
+        events = await run.rest()
+    assert inputs(events) == [("accepted", "i"), ("taken", "i")]
+    assert texts(events) == [("i", "more")]
 
 
 async def test_an_input_beyond_the_budget_of_turns_is_dropped(arena: Arena) -> None:

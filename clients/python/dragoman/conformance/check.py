@@ -47,7 +47,6 @@ class Rule(Struct, frozen=True):
 UNEXAMINED: dict[str, str] = {
     "FEATURE_SURGICAL_EDIT": "what an agent's own tools can do shows in no event",
     "FEATURE_COMPACTION": "the kit cannot fill the context of an agent, and a stand-in has none",
-    "FEATURE_STEER": "when an agent takes an input is its own affair; send.settled examines that none is lost",
     "FEATURE_NATIVE_SKILLS": "in whichever way a skill reaches the agent, settings.skills examines that it does",
     "FEATURE_IMAGES": "only a model sees an image; attachments.images examines that others refuse it",
 }

@@ -211,8 +211,11 @@ class ClaudeParser(JsonLinesParser):
         self._deferred = terminal_of_result(frame, self._wrong, resumed=self._resumes)
         if self._system.has_news and self._deferred.succeeded:
             yield CloseInput()  # Claude Code ends after one more turn, or without one
-        elif not self._system.background and (self._deferred.interrupted or not self._inputs.waits):
-            report.terminal = self._deferred
+        elif not self._system.background:
+            if self._deferred.interrupted or not self._inputs.waits:
+                report.terminal = self._deferred
+            else:
+                report.deferred = self._deferred
 
 
 def _message(words: str, frame: Fields) -> pb.AgentEvent:

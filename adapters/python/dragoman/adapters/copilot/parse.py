@@ -180,7 +180,9 @@ class CopilotParser:
             return
         error = self._model.error
         self._ended = Terminal(succeeded=error is None, subtype="idle" if error is None else "error", failure=error)
-        if not self._inputs.waits:
+        if self._inputs.waits:
+            self.report.deferred = self._ended
+        else:
             self.report.terminal = self._ended
 
     def _message(self, data: Fields, agent: str) -> Iterable[Output]:

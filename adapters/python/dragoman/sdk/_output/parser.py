@@ -45,6 +45,9 @@ class Report(Struct):
 
     terminal: Terminal | None = None
     """The agent's own statement that it is done. An attempt without one fails, unless ``needs_terminal`` is false."""
+    deferred: Terminal | None = None
+    """The same, of an agent that got an input in its turn and may begin another turn with it. It stands if the agent
+    does not say in time that it takes the input, which is dropped then."""
     session_id: str = ""
     """The agent's own ID of the conversation, with which ``plan`` can resume it; empty if there is none."""
     display_id: str = ""
@@ -190,7 +193,8 @@ class Steers(Protocol):
 
         What is yielded has a ``Write``, and ``steering.taken`` if nothing of the agent's output confirms it. An agent
         that confirms it makes the parser yield that later, or ``Untaken`` if it rejects the input. What neither
-        happened to by the end of the turn becomes another turn, or is dropped.
+        happened to by the end of the turn becomes another turn, or is dropped. An agent that may begin a turn with
+        it by itself ends with ``report.deferred``.
         """
 
 

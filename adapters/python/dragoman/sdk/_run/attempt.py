@@ -8,6 +8,7 @@ of a cancel, the time after the agent's final message) are checked in one place,
 import asyncio
 import os.path
 from collections.abc import Mapping
+from typing import Final
 
 from dragoman.protocol.clocks import Clocks
 from dragoman.protocol.texts import well_formed
@@ -40,6 +41,9 @@ from dragoman.sdk._run.stop_sequence import StopSequence
 from dragoman.sdk._run.waiting import wait_first
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
+
+_NO_LINE: Final = Line(b"", 0, complete=True)
+"""Stands for the agent's report of its end that did not come."""
 
 
 class AttemptEnd(Struct, frozen=True):
@@ -219,19 +223,27 @@ class Attempt:
                 self._take_one(output)
             except Exception as error:  # noqa: BLE001 - one bad event must not take the others with it
                 self._run.faults.report(error, self._parser, "event_refused", "parser", "that event is missing")
-        if self._parser.report.terminal is not None and self._deadlines.lingers_until is None and line is not None:
-            # The agent has reported its end; a process that lingers is not waited for, and is no failure.
-            self._deadlines.lingers_until = _now() + self._launch.linger_s
-            self._run.inputs.end_turn()
-            self._run.sent.end_turn()
-            self._run.updates.end_turn()
-            self._input.close()
-            self._wake.set()
+        if line is not None:
+            report, deadlines = self._parser.report, self._deadlines
+            if report.terminal is not None and deadlines.lingers_until is None:
+                # The agent has reported its end; a process that lingers is not waited for, and is no failure.
+                deadlines.lingers_until = _now() + self._launch.linger_s
+                self._run.inputs.end_turn()
+                self._run.sent.end_turn()
+                self._run.updates.end_turn()
+                self._input.close()
+                self._wake.set()
+            is_deferred = report.deferred is not None
+            if is_deferred != (deadlines.confirmed_by is not None):
+                deadlines.defer(_now(), is_deferred=is_deferred)
+                self._wake.set()
         self._run.sent.offer()
         self._run.updates.offer()
 
     def _take_one(self, output: Output) -> None:
         if isinstance(output, pb.AgentEvent):
+            if output.message.input_id:
+                self._parser.report.deferred = None  # its turn goes on
             self._run.emit(output)
             if output.HasField("state"):
                 self._note_waiting()
@@ -277,6 +289,11 @@ class Attempt:
                 self._take(self._output.outputs_of(self._parser.interrupt, "parser.interrupt"), None)
             if step.signal is not None and self._child is not None:
                 self._child.signal(step.signal)
+        if self._deadlines.is_unconfirmed(now):
+            self._parser.report.terminal = self._parser.report.deferred
+            self._parser.report.deferred = None
+            self._run.sent.give_up()
+            self._take([], _NO_LINE)
         if self._deadlines.is_over(now):
             self._deadlines.was_killed = True
             self._pace.resume()

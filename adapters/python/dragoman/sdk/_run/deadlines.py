@@ -1,7 +1,12 @@
 """When an attempt's agent is asked to stop, and when it is killed. Pure: times in, decisions out."""
 
+from typing import Final
+
 from dragoman.protocol.clocks import Clock, Clocks
 from dragoman.sdk._run.stop_sequence import StopSequence
+
+UNCONFIRMED_S: Final = 60.0
+"""How long an agent that has ended its turn may take to say whether it begins another one with an input."""
 
 
 class Deadlines:
@@ -12,6 +17,7 @@ class Deadlines:
         was_killed: whether it was killed; nothing is due then.
         lingers_until: when it is killed although it has reported its end; None before that report.
         stopped_by: the clock that ran out.
+        confirmed_by: when the end of its turn stands although it was given an input; None if it was given none.
     """
 
     def __init__(self, clocks: Clocks, stop_sequence: StopSequence) -> None:
@@ -21,6 +27,7 @@ class Deadlines:
         self.was_killed = False
         self.lingers_until: float | None = None
         self.stopped_by: Clock | None = None
+        self.confirmed_by: float | None = None
 
     @property
     def is_ending(self) -> bool:
@@ -31,7 +38,7 @@ class Deadlines:
         """Return when something is due next; None if nothing will be by itself."""
         if self.was_killed:
             return None
-        deadlines = [self.lingers_until]
+        deadlines = [self.lingers_until, None if self.is_ending else self.confirmed_by]
         if self._stop_sequence.has_begun:
             deadlines.append(self._stop_sequence.next_time())
         elif self._clocks_run() and (clock := self._clocks.next()) is not None:
@@ -44,6 +51,17 @@ class Deadlines:
             return False
         self.stopped_by = self._clocks.expired(now)
         return self.stopped_by is not None
+
+    def defer(self, now: float, *, is_deferred: bool) -> None:
+        """Note whether the agent has ended its turn and may begin another one with an input."""
+        if not is_deferred:
+            self.confirmed_by = None
+        elif self.confirmed_by is None:
+            self.confirmed_by = now + UNCONFIRMED_S
+
+    def is_unconfirmed(self, now: float) -> bool:
+        """Return whether it has had its time for that; not while it is being stopped."""
+        return self.confirmed_by is not None and not self.is_ending and now >= self.confirmed_by
 
     def is_over(self, now: float) -> bool:
         """Return whether only killing is left."""

@@ -24,6 +24,10 @@ TURN_FAILED: Final = ("turn_failed", "The turn before it did not end well, so th
 NO_SESSION: Final = ("no_session", "The agent reported no session that another turn could continue.")
 ATTEMPT_ENDED: Final = ("attempt_ended", "The attempt ended before the agent took the input; send it again.")
 OUT_OF_BUDGET: Final = ("budget_exceeded", "The budget of the run allows no further turn.")
+UNCONFIRMED: Final = (
+    "unconfirmed",
+    "The agent got the input and ended its turn; it did not say in time whether it took the input.",
+)
 REFUSED: Final = ("refused", "The agent rejected the input, and no turn follows that could begin with it.")
 
 
@@ -56,6 +60,8 @@ class SentInputs:
         self._waiting: dict[str, Steering] = {}
         self._steering: list[str] = []
         """Those for the present turn that the agent was not given yet."""
+        self._offered: set[str] = set()
+        """Those that the agent was given in its present turn, and has said nothing about."""
         self._refused: set[str] = set()
         """Those that the agent rejected in its present turn."""
         self._closed = False
@@ -131,7 +137,11 @@ class SentInputs:
         while self._steering and self.on_steer is not None:
             input_id = self._steering.pop(0)
             sent = self._waiting.get(input_id)
-            if sent is not None and not self.on_steer(sent):
+            if sent is None:
+                continue
+            self._offered.add(input_id)  # now, as it may be taken at once
+            if not self.on_steer(sent):
+                self._offered.discard(input_id)
                 self._steering.insert(0, input_id)
                 return
 
@@ -142,13 +152,20 @@ class SentInputs:
 
     def refuse(self, input_id: str) -> None:
         """Take note that the agent rejected what it was given in its present turn; another turn may begin with it."""
+        self._offered.discard(input_id)
         if input_id in self._waiting:
             self._refused.add(input_id)
+
+    def give_up(self) -> None:
+        """Drop what the agent was given in its present turn and has said nothing about: it may have taken that."""
+        offered = [input_id for input_id in self._waiting if input_id in self._offered]
+        self._drop(offered, UNCONFIRMED)
 
     def end_turn(self) -> None:
         """Take note that the present turn is over: what was for it waits for the next one."""
         self.on_steer = None
         self._steering.clear()
+        self._offered.clear()
 
     @property
     def is_waiting(self) -> bool:
@@ -172,9 +189,13 @@ class SentInputs:
 
     def drop_all(self, why: tuple[str, str]) -> None:
         """Drop what waits, for a reason."""
-        waiting, self._waiting = list(self._waiting), {}
+        waiting = list(self._waiting)
         self.end_turn()
-        for input_id in waiting:
+        self._drop(waiting, why)
+
+    def _drop(self, input_ids: list[str], why: tuple[str, str]) -> None:
+        for input_id in input_ids:
+            del self._waiting[input_id]
             reason, message = REFUSED if why is RUN_ENDED and input_id in self._refused else why
             dropped = pb.InputDropped(input_id=input_id, reason=reason, message=message)
             self._run.emit(pb.AgentEvent(input_dropped=dropped, origin=pb.EVENT_ORIGIN_ADAPTER))

@@ -10,6 +10,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 _SESSION = "01961f2e-5a3c-7d41-9b0e-5c0f4e8d2a12"
+_WORD = b"word-of-the-input-4711"
 _MODES = {pb.INPUT_MODE_QUEUE: pb.FEATURE_QUEUE, pb.INPUT_MODE_STEER: pb.FEATURE_STEER}
 
 
@@ -47,6 +48,58 @@ async def queued(kit: Kit) -> None:
     expect(len(stream.of("result")) == 1, "the run has not one result, after its last turn")
     last = max(event.sequence for event in stream.durable if event.HasField("text") or event.HasField("log"))
     expect(last > taken[0].sequence, "the agent says nothing after it took the input")
+
+
+@check("send.steered")
+async def steered(kit: Kit) -> None:
+    """Send an input for the present turn, which goes on until the agent has taken it."""
+    need(kit, pb.FEATURE_STEER)
+    request, stream, gate = await _working(kit)
+    await kit.call("Send", _input(kit, request.run_id, mode=pb.INPUT_MODE_STEER))
+    if kit.setup.agent != "model":  # the turn of a scripted model ends by itself, so that another one may follow
+        await stream.until(lambda event: bool(event.message.input_id) or event.HasField("input_dropped"))
+    gate.touch()
+    await stream.rest()
+    dropped = [event.input_dropped for event in stream.durable if event.HasField("input_dropped")]
+    expect(not dropped, f"the input was dropped: {dropped[0].reason}" if dropped else "")
+    taken = [event.message for event in stream.durable if event.message.input_id == "conformance-1"]
+    expect(taken, "no message has the input's ID")
+    expect(taken[0].role == pb.MESSAGE_ROLE_USER, "the message of the input has not the role USER")
+
+
+@check("send.attachments")
+async def attached(kit: Kit) -> None:
+    """Have the agent look for the words of a file that came with an input."""
+    need(kit, pb.FEATURE_QUEUE)
+    need(kit, pb.FEATURE_ATTACHMENTS)
+    gate = kit.path("gate")
+    request = kit.request(f"session={_SESSION}", "say=ready", f"wait={gate}", f"received={_WORD.hex()}")
+    stream = kit.execute(request)
+    await until_ready(kit, stream, request)
+    sent = _input(kit, request.run_id)
+    sent.attachments.add(name="words.txt", media_type="text/plain", content=b"The word is " + _WORD)
+    await kit.call("Send", sent)
+    gate.touch()
+    await stream.rest()
+    expect("received: yes" in stream.text, "the agent does not find the file where its text says")
+    names = [name for event in stream.durable for name in event.input_accepted.attachments]
+    expect(names == ["words.txt"], f"input_accepted has the files {names}")
+
+
+@check("send.images")
+async def images(kit: Kit) -> None:
+    """Give an image to an agent that takes none."""
+    need(kit, pb.FEATURE_QUEUE)
+    need(kit, pb.FEATURE_ATTACHMENTS)
+    if kit.has(pb.FEATURE_IMAGES):
+        raise Skip("FEATURE_IMAGES is declared")
+    request, stream, gate = await _working(kit)
+    sent = _input(kit, request.run_id)
+    sent.attachments.add(name="image.png", media_type="image/png", content=b"\x89PNG\r\n\x1a\n")
+    error = await refusal(kit.call("Send", sent))
+    gate.touch()
+    await stream.rest()
+    expect_reason(error, Reason.NOT_SUPPORTED, field_path="attachments[0].media_type")
 
 
 @check("send.idempotent")
