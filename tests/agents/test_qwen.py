@@ -1,14 +1,15 @@
 """The real Qwen Code through its adapter: what all agents must stand, and what only it does."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from dragoman.adapters.qwen import adapter
+from dragoman.testkit.model_server.script import Scenario, Tool, call, say
 from dragoman.testkit.profiles.qwen import QWEN
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import Failing, Harness, Recipe
-from tests.agents.suite import AgentSuite
+from tests.agents.suite import ASKED, AgentSuite
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]
 
@@ -38,9 +39,37 @@ class TestQwen(AgentSuite):
         wall_s=5,
         grace_s=15,
         mcp_tool="mcp__words__count",
+        other_mode="auto-edit",
         seeing_model="qwen3-vl-plus",
         unset=adapter().spec.inherit,
     )
+
+    scenarios = (
+        Scenario(
+            "TWO_FILES",
+            "makes a file, then another one",
+            (
+                call(Tool("shell", {"command": "touch a.txt"})),
+                call(Tool("shell", {"command": "touch b.txt"})),
+                say("Two files."),
+            ),
+        ),
+    )
+
+    async def test_another_mode_decides_about_the_next_action(self, harness: Harness) -> None:
+        async def react(event: pb.AgentEvent, stream: Any) -> None:
+            if event.HasField("input_request"):
+                await stream.update(permission_mode="yolo")
+                await stream.respond(event.input_request.id, pb.InputAnswer(option_ids=[allow_once(event)]))
+
+        def allow_once(event: pb.AgentEvent) -> str:
+            kind = pb.INPUT_OPTION_KIND_ALLOW_ONCE
+            return next(option.id for option in event.input_request.options if option.kind == kind)
+
+        seen = await harness.run("MOCK_TWO_FILES", react=react, permissions=ASKED, leaves=["a.txt", "b.txt"])
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert len(seen.of("tool_result")) == 2
+        assert len(seen.of("input_request")) == 1, "the second call is not asked about"
 
     async def test_the_model_is_asked_for(self, harness: Harness) -> None:
         seen = await harness.run("MOCK_TEXT", model="scripted-2")

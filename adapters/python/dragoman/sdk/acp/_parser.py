@@ -22,12 +22,14 @@ from dragoman.sdk._output.parser import (
     Report,
     Stream,
     Terminal,
+    Update,
     Write,
     log_event,
     notice_event,
     outputs_of,
 )
 from dragoman.sdk._output.usage import amount_text
+from dragoman.sdk.acp._changes import Changes
 from dragoman.sdk.acp._ending import ending, failure_of, is_lost_session, other_usage, run_usage
 from dragoman.sdk.acp._requests import Requests
 from dragoman.sdk.acp._session import (
@@ -36,6 +38,7 @@ from dragoman.sdk.acp._session import (
     Adjustment,
     Conversation,
     Offer,
+    adjusted,
     adjustments,
     described,
     initialize_params,
@@ -85,6 +88,7 @@ class AcpParser:
         self._updates = Updates(self._options, conversation.cwd, self._cost, servers=conversation.server_names)
         self._nested: dict[str, Updates] = {}
         self._requests = Requests(self._peer, self._options, conversation, self._updates.calls)
+        self._changes = Changes(self._peer, self._options, self._updates.choices)
         self._session_id = ""
         self._adjustments: list[Adjustment] = []
         self._stopping = False
@@ -128,6 +132,12 @@ class AcpParser:
         cancel = Write(self._peer.notify("session/cancel", {"sessionId": self._session_id}))
         return [cancel, *self._requests.give_up()]
 
+    def update(self, update: Update) -> Iterable[Output] | None:
+        """Give the agent a change once its turn runs."""
+        if PROMPT not in self._peer.pending or self._stopping:
+            return None
+        return [self._changes.make(update, self._session_id)]
+
     # Messages.
 
     def _message(self, message: Request | Notification | Response[str]) -> list[Output] | None:
@@ -137,6 +147,9 @@ class AcpParser:
             return self._notified(message)
         if self._stopping and message.tag != PROMPT:
             return []  # nothing more is begun
+        changed = self._changes.answered(message.tag, message.fields, message.error)
+        if changed is not None:
+            return [changed, *self._updates.emit_session()]
         if message.error is not None:
             return self._failed(message.tag, message.error)
         return list(self._steps[message.tag](message.fields))
@@ -262,11 +275,7 @@ class AcpParser:
         return [self._ask(PROMPT, {"sessionId": self._session_id, "prompt": prompt})]
 
     def _adjusted(self, result: Fields) -> Iterable[Output]:
-        _, params = self._adjustments.pop(0)
-        choices = self._updates.choices
-        choices.mode = str(params.get("modeId", choices.mode))
-        choices.model = str(params.get("modelId", choices.model))
-        choices.read_options(result)
+        adjusted(self._updates.choices, self._adjustments.pop(0), result)
         return [*self._updates.emit_session(), *self._go_on()]
 
     # The end.

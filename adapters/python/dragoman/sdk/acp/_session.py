@@ -304,12 +304,12 @@ def adjustments(conversation: Conversation, options: AcpOptions, choices: Choice
     asked: list[Adjustment] = []
     mode = conversation.mode or options.mode
     if mode and mode != choices.mode:
-        found = _mode(mode, choices)
+        found = chosen_mode(mode, choices)
         if isinstance(found, FailureInfo):
             return found
         asked.append(found)
     if conversation.model and options.sets_model and conversation.model != choices.model:
-        found = _model(conversation.model, choices)
+        found = chosen_model(conversation.model, choices)
         if isinstance(found, FailureInfo):
             return found
         asked.append(found)
@@ -323,7 +323,8 @@ def adjustments(conversation: Conversation, options: AcpOptions, choices: Choice
     return asked
 
 
-def _mode(mode: str, choices: Choices) -> Adjustment | FailureInfo:
+def chosen_mode(mode: str, choices: Choices) -> Adjustment | FailureInfo:
+    """Return what asks for a mode; a failure if the agent does not offer it."""
     option = choices.find("mode")
     if option is not None and mode in option_values(option):
         return _set_option(option, mode)
@@ -332,7 +333,8 @@ def _mode(mode: str, choices: Choices) -> Adjustment | FailureInfo:
     return _not_offered(f"the mode {mode}", [*choices.modes, *(option_values(option) if option is not None else ())])
 
 
-def _model(model: str, choices: Choices) -> Adjustment | FailureInfo:
+def chosen_model(model: str, choices: Choices) -> Adjustment | FailureInfo:
+    """Return what asks for a model; a failure if the agent does not offer it."""
     option = choices.find("model")
     if option is not None and model in option_values(option):
         return _set_option(option, model)
@@ -344,6 +346,14 @@ def _model(model: str, choices: Choices) -> Adjustment | FailureInfo:
         return FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="acp_no_model_choice")
     message = f"The agent does not offer the model {model}. It offers {_listed(offered)}."
     return FailureInfo(pb.FAILURE_KIND_MODEL_NOT_FOUND, message, code="acp_model_not_offered")
+
+
+def adjusted(choices: Choices, adjustment: Adjustment, result: Fields) -> None:
+    """Note in the choices that the agent has done what was asked of it."""
+    _, params = adjustment
+    choices.mode = str(params.get("modeId", choices.mode))
+    choices.model = str(params.get("modelId", choices.model))
+    choices.read_options(result)
 
 
 def _set_option(option: Fields, value: str) -> Adjustment:

@@ -1,0 +1,87 @@
+"""Changes of the model or mode while an agent works: what asks for them, and what its answers come down to."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from dragoman.sdk import Output
+from dragoman.sdk.parsing import NotUpdated, Update, Updated
+
+from tests.sdk.acp.talking import READY, Talk
+
+MODES = {"currentModeId": "ask", "availableModes": [{"id": "ask"}, {"id": "code"}]}
+MODELS = {"currentModelId": "m1", "availableModels": [{"modelId": "m1"}, {"modelId": "m2"}]}
+OPTIONS = [
+    {"id": "x", "category": "mode", "currentValue": "ask", "options": [{"value": "ask"}, {"value": "code"}]},
+    {"id": "y", "category": "model", "currentValue": "m1", "options": [{"value": "m1"}, {"value": "m2"}]},
+]
+MODE, MODEL = Update("u", permission_mode="code"), Update("u", model="m2")
+
+
+def working(**session: Any) -> Talk:
+    """Return a conversation whose prompt was sent, in a session with these facts."""
+    first, _ = READY
+    talk = Talk().hear(first, {"id": 2, "result": {"sessionId": "s-1", **session}})
+    talk.outputs.clear()
+    return talk
+
+
+def change(talk: Talk, update: Update) -> list[Output]:
+    outputs: Iterable[Output] | None = talk.parser.update(update)
+    assert outputs is not None
+    came = list(outputs)
+    talk.outputs += came
+    return came
+
+
+@pytest.mark.parametrize(
+    ("update", "session", "method", "params"),
+    [
+        (MODE, {"modes": MODES}, "session/set_mode", {"modeId": "code"}),
+        (MODEL, {"models": MODELS}, "session/set_model", {"modelId": "m2"}),
+        (MODE, {"configOptions": OPTIONS}, "session/set_config_option", {"configId": "x", "value": "code"}),
+        (MODEL, {"configOptions": OPTIONS}, "session/set_config_option", {"configId": "y", "value": "m2"}),
+    ],
+)
+def test_a_change_is_asked_for_in_the_agents_way(
+    update: Update, session: dict[str, Any], method: str, params: dict[str, str]
+) -> None:
+    talk = working(**session)
+    change(talk, update)
+    (asked,) = talk.written
+    assert (asked["method"], asked["params"]) == (method, {"sessionId": "s-1", **params})
+    talk.hear({"id": asked["id"], "result": {}})
+    assert Updated("u") in talk.outputs
+    if method != "session/set_config_option":  # else the agent reports its options
+        (reported,) = talk.of("session")
+        assert (reported.mode, reported.model) == (update.permission_mode or "", update.model or "")
+
+
+def test_what_the_agent_rejects_leaves_the_session_as_it_is() -> None:
+    talk = working(modes=MODES)
+    change(talk, MODE)
+    talk.hear({"id": talk.written[0]["id"], "error": {"code": -32603, "message": "not now"}})
+    assert talk.outputs[1:] == [NotUpdated("u", "not now")]
+    assert talk.parser.report.terminal is None
+
+
+@pytest.mark.parametrize("update", [MODE, MODEL])
+def test_what_the_agent_does_not_offer_is_not_asked_for(update: Update) -> None:
+    talk = working()
+    (output,) = change(talk, update)
+    assert isinstance(output, NotUpdated)
+    assert output.why
+    assert talk.written == []
+
+
+def test_a_model_of_the_command_line_is_not_changed() -> None:
+    talk = Talk.ready(sets_model=False)
+    (output,) = talk.parser.update(MODEL) or ()
+    assert output == NotUpdated("u", "the agent takes its model only when it starts")
+
+
+def test_a_change_waits_until_the_turn_runs_and_is_none_once_it_is_to_stop() -> None:
+    assert Talk().hear(READY[0]).parser.update(MODE) is None
+    talk = working(modes=MODES)
+    list(talk.parser.interrupt())
+    assert talk.parser.update(MODE) is None
