@@ -22,7 +22,11 @@ from dragoman.sdk._detection.programs import (
 )
 from dragoman.sdk.spec import AgentSpec
 
+pytestmark = pytest.mark.timeout(240)
+
 ENV = {"PATH": os.environ["PATH"]}
+PATIENCE_S = 120.0
+"""A limit that no program here reaches, on a busy machine."""
 
 
 def program(path: Path, text: str = "#!/bin/sh\n", mode: int = 0o755) -> Path:
@@ -167,7 +171,7 @@ def leash(tmp_path: Path) -> Iterator[tuple[str, int]]:
 def wait_until_released(reader: int) -> bool:
     """Wait until no process holds the leash; return whether one ever did, by what was written on it."""
     seen = b""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         if not select.select([reader], [], [], deadline - time.monotonic())[0]:
             break
@@ -180,21 +184,21 @@ def wait_until_released(reader: int) -> bool:
 
 async def test_an_answer_with_all_its_parts() -> None:
     code = "import sys; print('1.2.3'); print('careful', file=sys.stderr); sys.exit(3)"
-    assert await probe(python(code), ENV, 30) == Probe(3, "1.2.3\n", "careful\n")
+    assert await probe(python(code), ENV, PATIENCE_S) == Probe(3, "1.2.3\n", "careful\n")
 
 
 async def test_no_input_a_session_of_its_own_its_environment_and_a_neutral_place() -> None:
     code = (
         "import os, sys; print(repr(sys.stdin.read()), os.getsid(0) == os.getpid(), os.getcwd(), os.environ.get('X'))"
     )
-    answer = await probe(python(code), {**ENV, "X": "y"}, 30)
+    answer = await probe(python(code), {**ENV, "X": "y"}, PATIENCE_S)
     assert answer.stdout == "'' True / y\n"
 
 
 async def test_a_name_is_looked_up_in_the_environment_of_the_call(tmp_path: Path) -> None:
     program(tmp_path / "agent", "#!/bin/sh\necho found\n")
-    assert (await probe(["agent"], {"PATH": str(tmp_path)}, 30)).stdout == "found\n"
-    assert (await probe(["agent"], ENV, 30)).error == "No such file or directory"
+    assert (await probe(["agent"], {"PATH": str(tmp_path)}, PATIENCE_S)).stdout == "found\n"
+    assert (await probe(["agent"], ENV, PATIENCE_S)).error == "No such file or directory"
 
 
 async def test_what_cannot_be_started_is_reported_and_not_raised(tmp_path: Path) -> None:
@@ -209,17 +213,17 @@ async def test_what_cannot_be_started_is_reported_and_not_raised(tmp_path: Path)
         ([sys.executable, "-c", "a\0b"], "it cannot be started"),
         ([sys.executable, "x" * 10_000_000], "Argument list too long"),
     ):
-        assert await probe(argv, ENV, 30) == Probe(None, "", "", error=error)
+        assert await probe(argv, ENV, PATIENCE_S) == Probe(None, "", "", error=error)
 
 
 async def test_an_end_by_a_signal_is_no_exit_code() -> None:
-    answer = await probe(python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"), ENV, 30)
+    answer = await probe(python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"), ENV, PATIENCE_S)
     assert answer == Probe(None, "", "", error="ended by SIGSEGV")
 
 
 async def test_output_is_bounded_and_the_rest_is_read() -> None:
     code = "import sys; sys.stdout.write('x' * 5_000_000); sys.stderr.write('é' * 1000); print('end')"
-    answer = await probe(python(code), {**ENV, "PYTHONUTF8": "1"}, 30, 1001)
+    answer = await probe(python(code), {**ENV, "PYTHONUTF8": "1"}, PATIENCE_S, 1001)
     assert answer.exit_code == 0
     assert answer.stdout == "x" * 1001
     assert answer.stderr == "é" * 500 + "\ufffd"
@@ -240,13 +244,18 @@ signal.pause()
 
 async def test_one_that_hangs_and_ignores_everything_is_killed_within_its_time(tmp_path: Path) -> None:
     with leash(tmp_path) as (path, reader):
-        start = time.monotonic()
-        answer = await probe(python(STUBBORN.format(leash=path, children=True)), ENV, 1.5)
-        took = time.monotonic() - start
+        for limit_s in (1.5, 15.0, PATIENCE_S / 3):  # on a busy machine it has not yet said a word at the first one
+            start = time.monotonic()
+            answer = await probe(python(STUBBORN.format(leash=path, children=True)), ENV, limit_s)
+            took = time.monotonic() - start
+            if answer.stdout:
+                break
+        else:
+            pytest.fail("it never said a word")
         assert wait_until_released(reader)
     assert (answer.exit_code, answer.timed_out, answer.error) == (None, True, "")
     assert answer.stdout.startswith("1.2.3\n")
-    assert 1.5 <= took < 10
+    assert limit_s <= took < limit_s + PATIENCE_S / 2
 
 
 async def test_a_flood_does_not_outlive_its_time() -> None:
@@ -272,8 +281,8 @@ print("1.2.3")
 async def test_what_a_program_leaves_in_its_group_is_killed_and_not_waited_for(tmp_path: Path) -> None:
     with leash(tmp_path) as (path, reader):
         start = time.monotonic()
-        answer = await probe(python(LEAVES_SOMETHING.format(leash=path, escapes=False)), ENV, 30)
-        assert time.monotonic() - start < 10
+        answer = await probe(python(LEAVES_SOMETHING.format(leash=path, escapes=False)), ENV, PATIENCE_S)
+        assert time.monotonic() - start < PATIENCE_S / 2
         assert wait_until_released(reader)
     assert answer == Probe(0, "1.2.3\n", "")
 
@@ -289,15 +298,15 @@ async def test_an_answer_is_whole_when_both_pipes_are_closed_and_not_before() ->
 async def test_one_that_escapes_with_the_pipes_does_not_hold_up_the_answer(tmp_path: Path) -> None:
     with leash(tmp_path) as (path, reader):
         start = time.monotonic()
-        answer = await probe(python(LEAVES_SOMETHING.format(leash=path, escapes=True)), ENV, 30)
-        assert time.monotonic() - start < 10
+        answer = await probe(python(LEAVES_SOMETHING.format(leash=path, escapes=True)), ENV, PATIENCE_S)
+        assert time.monotonic() - start < PATIENCE_S / 2
         os.kill(int(os.read(reader, 100)), signal.SIGKILL)
     assert answer == Probe(0, "1.2.3\n", "")
 
 
 async def test_cancelled_it_kills(tmp_path: Path) -> None:
     with leash(tmp_path) as (path, reader):
-        task = asyncio.create_task(probe(python(STUBBORN.format(leash=path, children=True)), ENV, 30))
+        task = asyncio.create_task(probe(python(STUBBORN.format(leash=path, children=True)), ENV, PATIENCE_S))
         started = asyncio.Event()
         asyncio.get_running_loop().add_reader(reader, started.set)
         await started.wait()
@@ -309,7 +318,7 @@ async def test_cancelled_it_kills(tmp_path: Path) -> None:
 
 
 async def test_many_at_once() -> None:
-    answers = await asyncio.gather(*(probe(["/bin/sh", "-c", f"echo {n}"], ENV, 30) for n in range(20)))
+    answers = await asyncio.gather(*(probe(["/bin/sh", "-c", f"echo {n}"], ENV, PATIENCE_S) for n in range(20)))
     assert [answer.stdout for answer in answers] == [f"{n}\n" for n in range(20)]
 
 
