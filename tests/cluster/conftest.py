@@ -30,13 +30,24 @@ RELEASE: Final = "dragoman"
 MODEL_URL: Final = f"http://model.{SPACE}.svc:8080"
 _KEY: Final = "sk-fake-0000-dragoman-testkit"
 _IMAGE: Final = {"repository": "localhost/dragoman", "tag": "dev", "pullPolicy": "Never"}
+HOOK_PORT: Final = 8090
+"""Of the receiver of webhooks, which is outside."""
+HOOK_KEY: Final = bytes(range(32))
+AGENT_KEY: Final = secrets.token_hex(16)
+"""A secret of stored agents."""
 
 VALUES: Final[dict[str, Any]] = {
     "image": _IMAGE,
     "tls": {"existingSecret": "dragoman-tls"},
     "auth": {"existingSecret": "dragoman-token"},
     "postgresql": {"existingSecret": "dragoman-postgresql"},
-    "router": {"replicas": 2, "service": {"type": "NodePort"}, "resources": {"limits": {"memory": "1Gi"}}},
+    "router": {
+        "replicas": 2,
+        "service": {"type": "NodePort"},
+        "resources": {"limits": {"memory": "1Gi"}},
+        "webhooks": {"existingSecret": "dragoman-webhooks"},
+        "agentSecrets": {"existingSecret": "dragoman-agents"},
+    },
     "adapterDefaults": {"image": _IMAGE, "preStopSleepSeconds": 5},
     "adapters": [
         {"name": "process"},
@@ -55,10 +66,19 @@ VALUES: Final[dict[str, Any]] = {
         "kubernetesApi": {"cidrs": [f"{ADDRESS}/32"]},
         "postgresql": {"to": [{"ipBlock": {"cidr": f"{ADDRESS}/32"}}]},
         "clients": [{"ipBlock": {"cidr": f"{OUTSIDE}/32"}}],
+        "webhooks": {"to": [{"ipBlock": {"cidr": f"{OUTSIDE}/32"}}], "port": HOOK_PORT},
     },
     "test": {"adapter": "process"},
 }
 """Two routers on PostgreSQL; one adapter beside them, two in pods of their own."""
+_HOOKS: Final = f"""
+[outside]
+url = "http://{OUTSIDE}:{HOOK_PORT}/hook"
+secret_file = "outside.key"
+events = ["result"]
+labels = {{ is = "watched" }}
+allow_private = true
+"""
 
 
 class Measured:
@@ -107,27 +127,38 @@ def node(measured: Measured) -> Iterator[Node]:
 
 
 @pytest.fixture(scope="session")
-def outside(node: Node) -> Iterator[Files]:
-    """A caller outside: its certificate, its token. The secrets, PostgreSQL and the model are there."""
-    authority = Authority()
-    token = secrets.token_hex(32)
-    password = secrets.token_hex(16)
-    _start_postgresql(node, password)
-    services = (RELEASE, f"{RELEASE}-process")
-    hosts = [f"{service}.{SPACE}.svc" for service in services]
+def authority() -> Authority:
+    """Whose certificates all have."""
+    return Authority()
+
+
+def certificates(authority: Authority) -> dict[str, Any]:
+    """Return a secret with a new certificate for routers and adapters."""
+    hosts = [f"{service}.{SPACE}.svc" for service in (RELEASE, f"{RELEASE}-process", f"{RELEASE}-codex")]
     # Callers outside have the address of the node, or that of a pod.
     addresses = [ADDRESS, *(f"{PODS}.{number}" for number in range(1, 255))]
     certificate, key = issue(authority, *hosts, *addresses)
-    pems = {"tls.crt": certificate, "tls.key": key, "ca.crt": authority.cert_pem.bytes()}
+    return _secret("dragoman-tls", {"tls.crt": certificate, "tls.key": key, "ca.crt": authority.cert_pem.bytes()})
+
+
+@pytest.fixture(scope="session")
+def outside(node: Node, authority: Authority) -> Iterator[Files]:
+    """A caller outside: its certificate, its token. The secrets, PostgreSQL and the model are there."""
+    token = secrets.token_hex(32)
+    password = secrets.token_hex(16)
+    _start_postgresql(node, password)
+    hook_key = b"whsec_" + base64.b64encode(HOOK_KEY)
     url = f"postgresql://dragoman:{password}@{ADDRESS}/postgres"
     node.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}},
     )
     wait_until("the namespace has its account", lambda: _has_account(node))
     node.apply(
-        _secret("dragoman-tls", pems),
+        certificates(authority),
         _secret("dragoman-token", {"token": token.encode()}),
         _secret("dragoman-postgresql", {"url": url.encode()}),
+        _secret("dragoman-webhooks", {"webhooks.toml": _HOOKS.encode(), "outside.key": hook_key}),
+        _secret("dragoman-agents", {"model-key": AGENT_KEY.encode()}),
         *_model(),
     )
     files = Files(node.folder / "outside")

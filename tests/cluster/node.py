@@ -353,6 +353,7 @@ def _write_files(folder: Path) -> None:
         "imageGCLowThresholdPercent": 99,
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
+        "syncFrequency": "10s",  # how soon a changed secret is in the pods
         "clusterDNS": [ADDRESS],
         "clusterDomain": "cluster.local",
         "resolvConf": f"{folder}/resolv.conf",

@@ -2,28 +2,38 @@
 
 import asyncio
 import copy
+import hashlib
 import json
+import re
+import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from dragoman.client import Client, DragomanError, Reason, RunStream, execute_request
+from dragoman.router.policy.webhooks import headers_of
 from dragoman.testkit.streams import check_stream
+from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
 
-from tests.certificates import VARIABLES, Files
+from tests.certificates import VARIABLES, Authority, Files
 from tests.cluster.conftest import (
+    AGENT_KEY,
+    HOOK_KEY,
+    HOOK_PORT,
     RELEASE,
     SPACE,
     VALUES,
     Measured,
+    certificates,
     pods_of,
     ready_adapters,
     state_of,
     upgrade,
 )
-from tests.cluster.node import Node, wait_until
+from tests.cluster.node import NAME, OUTSIDE, Failed, Node, wait_until
+from tests.router.test_webhooks import Receiver
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
@@ -31,6 +41,8 @@ ACCOUNT = f"system:serviceaccount:{SPACE}:{RELEASE}-router"
 LINES = 400
 """Of the long run: forty seconds and more, which are longer than a router takes to be replaced."""
 WRITE = "MOCK_WRITE path=notes.txt"
+SECRETS = ("agents", "postgresql", "tls", "token", "webhooks")
+"""Of the tests, which are there before the release and after it."""
 
 
 def long_run() -> Any:
@@ -137,6 +149,94 @@ async def test_a_real_claude_code_beside_the_router_works_with_the_model_of_anot
     assert [event for event in events if event.HasField("tool_call")]
 
 
+def test_the_kubelet_itself_asks_the_ports_of_health(node: Node, release: str) -> None:
+    """By gRPC, as the containers' specifications say; nothing is started in them to ask."""
+    del release  # it is installed
+    for component in ("router", "adapter"):
+        for pod in pods_of(node, component):
+            spec = node.get("pod", pod, f"--namespace={SPACE}")["spec"]
+            for container in (*spec["initContainers"], *spec["containers"]):
+                for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+                    assert "grpc" in container.get(kind, {"grpc": {}}), (pod, container["name"])
+    expected = {
+        *(("router", kind) for kind in ("Startup", "Readiness", "Liveness")),
+        *(("adapter", kind) for kind in ("Startup", "Readiness", "Liveness")),
+        *(("adapter-claude-code", kind) for kind in ("Startup", "Liveness")),
+    }
+
+    def answered() -> set[tuple[str, str]]:
+        text = node.kubectl("get", "--raw", f"/api/v1/nodes/{NAME}/proxy/metrics/probes")
+        lines = [
+            line for line in text.splitlines() if 'result="successful"' in line and f'namespace="{SPACE}"' in line
+        ]
+        labels = [
+            dict(re.findall(r'(\w+)="([^"]*)"', line)) for line in lines if line.startswith("prober_probe_total{")
+        ]
+        return {(one["container"], one["probe_type"]) for one in labels}
+
+    wait_until("each kind of probe was answered", lambda: expected <= answered())
+
+
+async def test_webhooks_and_secrets_of_stored_agents_are_those_of_the_values(client: Client) -> None:
+    receiver = Receiver()
+    script = 'printf %s "$MODEL_KEY" | sha256sum | cut -c1-8'
+    agent = router_pb2.StoredAgent(name="keyed", adapter="process", env={"MODEL_KEY": "${model-key}"})
+    agent.config.update({"command": "sh", "args": ["-c", script]})
+    request = adapter_pb2.ExecuteRequest(agent_name="keyed", labels={"is": "watched"})
+    request.workspace.cwd = "/workspace"
+    async with await asyncio.start_server(receiver.serve, OUTSIDE, HOOK_PORT):
+        await client.create_agent(agent)
+        async with client.execute(request) as run:
+            assert lines_of(await collect(run)) == [hashlib.sha256(AGENT_KEY.encode()).hexdigest()[:8]]
+        (got,) = await receiver.until(bool)
+    assert (got.data["type"], got.data["data"]["run_id"]) == ("result", run.run_id)
+    sent = got.headers
+    signed = headers_of(sent["webhook-id"], int(sent["webhook-timestamp"]), got.body, HOOK_KEY)
+    assert sent["webhook-signature"] == signed["webhook-signature"]
+
+
+async def test_no_call_fails_while_certificates_are_replaced(
+    client: Client, node: Node, outside: Files, authority: Authority, measured: Measured
+) -> None:
+    routers = [f"{address}:7777" for address in pods_of(node, "router").values()]
+    adapters = [f"{address}:7801" for address in pods_of(node, "adapter").values()]
+    before = {address: await certificate_of(address, outside) for address in (*routers, *adapters)}
+    calls = 0
+    async with client.execute(long_run()) as run:
+        reading = asyncio.create_task(collect(run))
+        started = time.monotonic()
+        await asyncio.to_thread(node.apply, certificates(authority))
+        outside.fill(authority, "a-caller")
+        left = set(before)
+        async with asyncio.timeout(300):
+            while left:
+                for address in routers:
+                    async with Client(address, reattach_s=1, timeout_s=60) as fresh:  # a connection of its own
+                        await fresh.list_runs()
+                    calls += 1
+                request = execute_request("process", "hello", cwd="/workspace", config={"command": "cat"})
+                async with client.execute(request) as another:
+                    assert lines_of(await collect(another)) == ["hello"]
+                calls += 1
+                left = {address for address in left if await certificate_of(address, outside) == before[address]}
+        took = time.monotonic() - started
+        assert_whole(await reading)
+    measured.note("certificates replaced in all pods, and no call failed", f"{took:.0f} s, {calls} calls")
+
+
+async def certificate_of(address: str, files: Files) -> bytes:
+    """Return the certificate that a server shows."""
+    certificate, key, authorities = files.paths
+    context = ssl.create_default_context(cafile=str(authorities))
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["h2"])
+    host, _, port = address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    return shown
+
+
 async def test_pods_of_an_adapter_come_and_go(client: Client, node: Node, measured: Measured) -> None:
     """Two pods share the runs of an adapter; one that is to end gets no new ones."""
     scale = ("scale", f"deployment/{RELEASE}-process", f"--namespace={SPACE}")
@@ -209,6 +309,34 @@ async def test_no_event_is_lost_while_routers_are_upgraded(client: Client, node:
     assert_whole(events)
 
 
+async def test_no_event_is_lost_while_an_adapter_is_upgraded(client: Client, node: Node, measured: Measured) -> None:
+    """The pod that is replaced gives its run the time to end; new runs go to the other one."""
+    before = pods_of(node, "adapter", "process")
+    values = copy.deepcopy(VALUES)
+    values["router"]["podAnnotations"] = {"version": "2"}  # as they are
+    values["adapters"][0]["podAnnotations"] = {"version": "2"}
+    async with client.execute(long_run()) as run:
+        read = [await anext(aiter(run))]
+        reading = asyncio.create_task(collect(run))
+        started = time.monotonic()
+        await asyncio.to_thread(upgrade, node, values)
+        measured.note("helm upgrade of an adapter with a live run", f"{time.monotonic() - started:.1f} s")
+        ((name, address),) = pods_of(node, "adapter", "process").items()
+        assert name not in before
+        async with asyncio.timeout(120):
+            while True:  # as soon as the router has seen it, which no call reports
+                async with client.execute(address_run()) as another:
+                    if lines_of(await collect(another)) == [address]:
+                        break
+        assert_whole([*read, *await reading])
+
+    def has_gone() -> bool:
+        pods = node.kubectl("get", "pods", f"--namespace={SPACE}", "--output=name").split()
+        return not {f"pod/{one}" for one in before} & set(pods)
+
+    wait_until("the pod that was replaced has ended", has_gone)
+
+
 async def test_runs_go_on_without_the_api_server(client: Client, node: Node) -> None:
     async with client.execute(long_run()) as run:
         reading = asyncio.create_task(collect(run))
@@ -256,6 +384,14 @@ def note_memory(node: Node, measured: Measured) -> None:
                 measured.note(f"memory of {status['name']} in {pod['metadata']['name']}", f"{used / 1e6:.0f} MB")
 
 
+def test_an_older_version_is_refused(node: Node, release: str) -> None:
+    del release  # it is installed
+    version = "app.kubernetes.io/version=99.0.0"
+    node.kubectl("label", f"deployment/{RELEASE}", f"--namespace={SPACE}", "--overwrite", version)
+    with pytest.raises(Failed, match=r"version 99\.0\.0 is installed, and .* does not open its run log"):
+        upgrade(node, VALUES)
+
+
 def uninstall(node: Node) -> None:
     """Uninstall the release, and check that nothing of it is left."""
     node.helm("uninstall", RELEASE, f"--namespace={SPACE}", "--wait", "--timeout=280s")
@@ -269,7 +405,7 @@ def uninstall(node: Node) -> None:
     wait_until("all objects of the release are gone", lambda: not left())
     # What has no labels of the release, such as helm's own record of it.
     secrets = node.kubectl("get", "secrets", f"--namespace={SPACE}", "--output=name").split()
-    assert sorted(secrets) == [f"secret/dragoman-{name}" for name in ("postgresql", "tls", "token")]
+    assert sorted(secrets) == [f"secret/dragoman-{name}" for name in SECRETS]
 
 
 def test_uninstall_leaves_nothing(node: Node, release: str) -> None:
@@ -289,15 +425,13 @@ def test_the_shape_without_tls_and_rights(node: Node, outside: Files) -> None:
 
 def test_the_shape_with_an_adapter_that_is_no_python(node: Node, outside: Files, measured: Measured) -> None:
     """The adapter process as one static program, in an image without the dragoman command."""
-    probe = {"tcpSocket": {"port": 7801}, "periodSeconds": 1, "failureThreshold": 60}
     adapter = {
         "name": "process",
         "image": {"repository": "localhost/dragoman-exec", "tag": "dev", "pullPolicy": "Never"},
         "command": [],
         "args": ["/usr/local/bin/dragoman-exec"],
-        "probes": {"startup": probe, "liveness": probe, "readiness": probe},
     }
-    keys = ("image", "tls", "auth", "networkPolicy", "test")
+    keys = ("image", "tls", "auth", "networkPolicy", "test")  # it is ready by its own port of health
     upgrade(node, {key: VALUES[key] for key in keys} | {"adapters": [adapter]})
     note_memory(node, measured)
     assert "Succeeded" in node.helm("test", RELEASE, f"--namespace={SPACE}", "--timeout=280s")
