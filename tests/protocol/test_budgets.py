@@ -11,6 +11,7 @@ from dragoman.protocol.budgets import (
     Used,
     amount_of,
     at_end_message,
+    budget_excess,
     budget_failure,
     budget_problems,
     decision_notice,
@@ -384,3 +385,19 @@ def test_words() -> None:
     codes = ["budget_warning", "budget_warning", "budget_exceeded", "budget_unknown"]
     assert [code for code, _ in shown_as] == codes
     assert shown_as[0][1] == "The run has used 2.1 of 2 USD (limits.budget.cost)."
+
+
+@pytest.mark.parametrize(
+    ("budget", "above"),
+    [
+        (pb.Budget(), []),
+        (pb.Budget(cost="2", tool_calls=4, turns=99), []),
+        (pb.Budget(cost="2.01", tool_calls=5), ["cost", "tool_calls"]),
+        (pb.Budget(cost="1", currency="EUR"), ["currency"]),
+        (pb.Budget(cost="1", tool_calls=2, ask=True), []),
+        (pb.Budget(cost="1.5", ask=True), ["cost", "ask"]),
+    ],
+)
+def test_what_is_above_other_caps(budget: pb.Budget, above: list[str]) -> None:
+    found = budget_excess(budget, pb.Budget(cost="2", currency="USD", tool_calls=4))
+    assert [one.path for one in found] == [f"limits.budget.{name}" for name in above]

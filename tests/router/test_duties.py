@@ -19,7 +19,7 @@ from dragoman.router.model.assignment import Dispatched, decode_place, encode_pl
 from dragoman.router.policy.duties import default_answer, rewritten
 from dragoman.router.policy.event_redaction import EventRedactor
 from dragoman.router.policy.output_limit import OutputLimit
-from dragoman.router.runs import stand_in
+from dragoman.router.runs import cancellation
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
@@ -197,7 +197,7 @@ async def test_a_run_that_exceeds_a_limit_is_cancelled_and_has_timed_out(
 async def test_an_adapter_that_sends_no_result_in_time_is_not_waited_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stand_in, "_RESULT_S", 0.2)
+    monkeypatch.setattr(cancellation, "_RESULT_S", 0.2)
     async with bare(folder) as (caller, sidecar):
         steps = [{"deaf": "g"}, {"gate": "never"}]
         limits = event_pb2.Limits(wall=SOON, grace=after(0))

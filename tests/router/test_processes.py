@@ -30,6 +30,8 @@ for key in ("manifests",):
     given[key] = tuple(Path(item) for item in given.get(key, ()))
 given["state_dir"] = Path(given["state_dir"])
 given["listen"] = tuple(given["listen"])
+if "policy" in given:
+    given["policy"] = Path(given["policy"])
 config = RouterConfig(entry_points=False, user_manifests=False, **given)
 run_router(config, on_ready=lambda addresses: print(json.dumps(addresses), flush=True))
 """

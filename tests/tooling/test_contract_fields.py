@@ -23,10 +23,6 @@ FILLS |= {"add", "append", "extend", "update"}
 
 UNUSED = {
     "Batching.max_delay": "servers delay no event; what is ready at the same time is one batch",
-    **dict.fromkeys(
-        (*("ListBudgetsResponse.budgets", "BudgetStatus.period", "BudgetStatus.starts_at", "BudgetStatus.spent"),),
-        "an operator's policy has no budgets yet",
-    ),
     "Capabilities.instructions_path_key": "adapters of this SDK read the key that leaving it empty means",
 }
 """Field -> why nothing uses it."""

@@ -264,7 +264,7 @@ class _Running:
                         adapter_list, run_list, runs.sessions, self.drain, self._registrations, version=version
                     ),
                     AgentServicer(agents, self.drain),
-                    BudgetServicer(),
+                    BudgetServicer(requests, self.run_log, clock),
                 ),
                 observer=self.metrics,
             ),

@@ -21,7 +21,9 @@ __all__ = [
     "Decision",
     "Used",
     "amount_of",
+    "amount_text",
     "at_end_message",
+    "budget_excess",
     "budget_failure",
     "budget_problems",
     "decision_notice",
@@ -520,6 +522,29 @@ def lowered_budget(budget: pb.Budget, most: pb.Budget) -> FieldViolation | None:
             if cap == "cost":
                 budget.currency = most.currency
     return None
+
+
+def budget_excess(budget: pb.Budget, most: pb.Budget) -> list[FieldViolation]:
+    """Return the caps of a budget that are above those of another one; with ``ask`` each counts double.
+
+    Args:
+        budget: what is checked, valid. A missing cap is not above.
+        most: the highest caps.
+    """
+    caps, factor = dict(_caps(budget)), 2 if budget.ask else 1
+    above = []
+    if budget.cost and most.cost and (budget.currency or _CURRENCY) != (most.currency or _CURRENCY):
+        above.append(FieldViolation("limits.budget.currency", f"must be {most.currency or _CURRENCY}"))
+        del caps["cost"]
+    for cap, amount in _caps(most):
+        if cap in caps and caps[cap] * factor > amount:
+            doubled = ", and its question may double it" if budget.ask else ""
+            text = f"{getattr(budget, cap)} is more than the allowed {getattr(most, cap)}{doubled}"
+            above.append(FieldViolation(f"limits.budget.{cap}", text))
+        elif cap not in caps and budget.ask:
+            text = f"may double the cap: set {cap} to at most half of {getattr(most, cap)}"
+            above.append(FieldViolation("limits.budget.ask", text))
+    return above
 
 
 def _caps(budget: pb.Budget) -> Iterator[tuple[Cap, Decimal | int]]:

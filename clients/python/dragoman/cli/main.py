@@ -45,6 +45,7 @@ COMMANDS: dict[str, _Lazy] = {
     "serve": _Lazy("dragoman.cli.commands.serve", "Run a router."),
     "health": _Lazy("dragoman.cli.commands.health", "Ask whether a router or an adapter serves."),
     "policy": _Lazy("dragoman.cli.commands.policy", "Check the policy of a router's operator."),
+    "budgets": _Lazy("dragoman.cli.commands.budgets", "Show what the operator's budgets have left."),
     "webhook": _Lazy("dragoman.cli.commands.webhook", "Try the webhooks of a router."),
     "token": _Lazy("dragoman.cli.commands.token", "Print the token that servers require over TCP, or make others."),
     "adapter": _Lazy("dragoman.cli.commands.serve", "Serve, write or restart one adapter."),

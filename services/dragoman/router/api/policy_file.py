@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from dragoman.protocol.logs import Logger
 from dragoman.router.model.quotas import Quotas
+from dragoman.router.model.spending import LabelBudget
 from dragoman.router.policy.operator_policy import (
     OperatorPolicy,
     PolicyError,
@@ -17,7 +18,7 @@ from dragoman.router.policy.operator_policy import (
     permitted,
     update_objections,
 )
-from dragoman.v1 import adapter_pb2
+from dragoman.v1 import adapter_pb2, event_pb2
 
 _log = Logger("dragoman.router")
 
@@ -107,6 +108,14 @@ class OperatorPolicyFile:
     def quotas(self) -> Quotas:
         """Return how much each caller may have."""
         return self.current().quotas
+
+    def budget(self) -> event_pb2.Budget:
+        """Return the budget that each run has at most; empty for none."""
+        return self.current().budget
+
+    def budgets(self) -> tuple[LabelBudget, ...]:
+        """Return the budgets that runs share."""
+        return self.current().budgets
 
 
 def read_policy(path: Path) -> OperatorPolicy:

@@ -1,9 +1,11 @@
 """The interfaces of the machine that several packages need; ``dragoman.router.system`` implements them."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from dragoman.router.model.quotas import Quotas
-from dragoman.v1 import adapter_pb2
+from dragoman.router.model.spending import LabelBudget
+from dragoman.v1 import adapter_pb2, event_pb2
 
 _NO_QUOTAS = Quotas()
 
@@ -71,6 +73,12 @@ class RequestPolicy(Protocol):
     def quotas(self) -> Quotas:
         """Return how much each caller may have."""
 
+    def budget(self) -> event_pb2.Budget:
+        """Return the budget that each run has at most; empty for none."""
+
+    def budgets(self) -> Sequence[LabelBudget]:
+        """Return the budgets that runs share."""
+
 
 class Unrestricted:
     """The policy of a router whose operator has set none."""
@@ -94,3 +102,11 @@ class Unrestricted:
     def quotas(self) -> Quotas:
         """Return no quotas."""
         return _NO_QUOTAS
+
+    def budget(self) -> event_pb2.Budget:
+        """Return no caps."""
+        return event_pb2.Budget()
+
+    def budgets(self) -> Sequence[LabelBudget]:
+        """Return no budgets."""
+        return ()

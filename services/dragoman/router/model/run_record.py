@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dragoman.protocol.failures import is_retryable
 from dragoman.protocol.order import Phase
+from dragoman.router.model.spending import Account, Spent
 from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.model.stream_validator import ProtocolViolationError, StreamValidator
 from dragoman.v1 import adapter_pb2, router_pb2
@@ -52,6 +53,8 @@ class RunRecord:
     """The IDs of inputs that were accepted, and neither taken nor dropped yet; in order."""
     published_before: int = 0
     """A router that is gone may have published sequences up to this one."""
+    spent: Mapping[Account, Spent] = field(default_factory=dict)
+    """What it has used of the operator's budgets."""
     _remarks: dict[str, int] = field(default_factory=dict)
     validator: StreamValidator = field(init=False)
     """The state of the adapter's stream."""

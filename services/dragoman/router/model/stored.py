@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dragoman.router.model.assignment import Assignment, Unassigned
+from dragoman.router.model.spending import Account, Spent
 from dragoman.v1 import router_pb2
 from msgspec import Struct, field
 
@@ -37,6 +38,8 @@ class StoredRun(Struct, frozen=True):
     size: int = 0
     """Bytes of its stored events."""
     finished_at: float | None = None
+    spent: Mapping[Account, Spent] = field(default_factory=dict)
+    """What it has used of the operator's budgets. Only written."""
 
 
 class StoredProgress(Struct, frozen=True):

@@ -4,14 +4,17 @@ A request can only narrow it. What asks for more is refused, with all fields tha
 Absent limits, and an absent model, get the policy's. ``operator_policy.schema.json`` documents the file.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from dragoman.protocol.budgets import CAPS, budget_excess, budget_problems
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 from dragoman.router.model.quotas import Quota, Quotas
+from dragoman.router.model.spending import LABEL, LabelBudget
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2, struct_pb2
@@ -27,6 +30,8 @@ _DEFAULT_GRACE_S: Final = 15.0
 """What an absent ``limits.grace`` means."""
 _DEFAULT_ANSWER_S: Final = 600.0
 """What an absent ``permissions.request_timeout`` means."""
+_AMOUNT: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+"""A sum of money that a database can add up."""
 _MAX_NAMED: Final = 200
 """Characters of a value that an error repeats."""
 
@@ -51,6 +56,10 @@ class OperatorPolicy(Struct, frozen=True):
     rules: tuple[pb.PermissionRule, ...] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     """Seconds, and bytes for ``output_bytes``, by name."""
+    budget: pb.Budget = field(default_factory=pb.Budget)
+    """The most that a run may use."""
+    budgets: tuple[LabelBudget, ...] = ()
+    """What runs may use together."""
     fallbacks: int | None = None
     fallback_after_side_effects: bool = True
     quotas: Quotas = Quotas()
@@ -81,7 +90,7 @@ def parse_policy(data: bytes) -> OperatorPolicy:
     _check_schema(content)
     adapters, permissions = content.get("adapters", {}), content.get("permissions", {})
     rules, fallback = tuple(map(_rule, permissions.get("rules", ()))), content.get("fallback", {})
-    modes = permissions.get("native_modes", () if rules else None)
+    modes, limits = permissions.get("native_modes", () if rules else None), content.get("limits", {})
     return OperatorPolicy(
         adapters=_optional_tuple(adapters.get("allow")),
         denied_adapters=tuple(adapters.get("deny", ())),
@@ -94,7 +103,9 @@ def parse_policy(data: bytes) -> OperatorPolicy:
         auto_approve=permissions.get("auto_approve", not rules),
         native_modes=_optional_tuple(modes),
         rules=rules,
-        limits={name.removesuffix("_s"): value for name, value in content.get("limits", {}).items()},
+        limits={name.removesuffix("_s"): value for name, value in limits.items() if name != "budget"},
+        budget=_budget("limits.budget", limits.get("budget", {})),
+        budgets=_budgets(content.get("budgets", ())),
         fallbacks=fallback.get("adapters"),
         fallback_after_side_effects=fallback.get("after_side_effects", True),
         quotas=_quotas(content.get("quotas", {})),
@@ -128,6 +139,47 @@ def _quotas(table: Mapping[str, Any]) -> Quotas:
     default = table.get("default")
     rows = {name: Quota(**row) for name, row in table.get("callers", {}).items()}
     return Quotas(None if default is None else Quota(**default), rows)
+
+
+def _budget(where: str, table: Mapping[str, Any]) -> pb.Budget:
+    caps = {name: value for name, value in table.items() if name in CAPS or name == "currency"}
+    if caps.keys() == {"currency"}:
+        raise PolicyError(f"{where}.currency: goes with cost")
+    if "cost" in caps:
+        caps = {"currency": "USD", **caps, "cost": str(caps["cost"])}
+    budget = pb.Budget(**caps)
+    if problems := budget_problems(budget):
+        raise PolicyError(f"{where}.{problems[0].path.rpartition('.')[2]}: {problems[0].description}")
+    return budget
+
+
+def _budgets(tables: Sequence[Mapping[str, Any]]) -> tuple[LabelBudget, ...]:
+    names = [table["name"] for table in tables]
+    if again := sorted({name for name in names if names.count(name) > 1}):
+        raise PolicyError(f"budgets: the name {again[0]!r} is given twice")
+    return tuple(map(_label_budget, tables))
+
+
+def _label_budget(table: Mapping[str, Any]) -> LabelBudget:
+    where, label = f"budgets.{table['name']}", table.get("label")
+    caps, runs = _budget(where, table), table.get("runs")
+    if not caps.ByteSize() and runs is None:
+        raise PolicyError(
+            f"{where}: sets no cap: give cost, input_tokens, output_tokens, model_calls, tool_calls or runs"
+        )
+    if caps.cost and not _AMOUNT.fullmatch(caps.cost):
+        raise PolicyError(f"{where}.cost: must have at most 9 digits before the point and 9 behind it")
+    if table.get("value") is not None and label is None and "field" not in table:
+        raise PolicyError(f"{where}.value: goes with field or label")
+    return LabelBudget(
+        name=table["name"],
+        caps=caps,
+        period=table["period"],
+        runs=runs,
+        field=f"{LABEL}{label}" if label is not None else table.get("field", ""),
+        value=table.get("value"),
+        warn_percent=table.get("warn_percent", 80),
+    )
 
 
 def _rule(fields: Mapping[str, str]) -> pb.PermissionRule:
@@ -355,6 +407,8 @@ def _limit_objections(
     yield from _too_long(policy, "output_bytes", "limits.output_bytes", limits.output_bytes, "bytes")
     answer_s = _seconds(request.permissions.request_timeout)
     yield from _too_long(policy, "request_timeout", "permissions.request_timeout", answer_s)
+    if policy.budget.ByteSize() and not budget_problems(limits.budget):
+        yield from budget_excess(limits.budget, policy.budget)
 
 
 def _too_long(

@@ -6,7 +6,7 @@ Other modules read a run, give it inputs by ``send``, or await a state by ``unti
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.event_buffer import EventBuffer, SharedBound
@@ -67,6 +67,19 @@ def _nothing(*_of: object) -> None:
     """Do nothing."""
 
 
+class Spends(Protocol):
+    """What counts what a run spends."""
+
+    def take(self, event: pb.AgentEvent, kind: str | None) -> None:
+        """Count a durable event of the run."""
+
+    def ends(self, event: pb.AgentEvent) -> bool:
+        """Have a result say that the run ended as a budget was exceeded, if it did; return whether it is another."""
+
+    async def recall(self) -> None:
+        """Count what the run used at a router before this one."""
+
+
 class RunHost(Struct, frozen=True):
     """What the runs' registry gives all its runs."""
 
@@ -116,6 +129,8 @@ class Run(RunMachine):
         """The streams that keep the run alive."""
         self.session: RunSession | None = None
         """What becomes of its session; ``None`` if that is not stored here."""
+        self.spending: Spends | None = None
+        """Counts what it spends of the operator's budgets; ``None`` if none applies to it."""
         self.course: Course | None = None
         """What may follow a failure; ``None`` for an inherited run."""
         self.hear: Callable[[pb.AgentEvent], None] = _nothing

@@ -4,9 +4,9 @@ Each attempt has the run's ID, the next sequences and the next number. A failed 
 a notice reports each adapter that rejects the run.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
-from dragoman.protocol.budgets import narrowed_budget
+from dragoman.protocol.budgets import BudgetMeter, narrowed_budget
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.texts import enum_name
 from dragoman.router.adapters.backend import AdapterBackend
@@ -18,6 +18,7 @@ from dragoman.router.policy.fallback import (
     with_remaining_time,
 )
 from dragoman.router.policy.next_step import Failed, Fallback, NextStep, Outcome, Rejected, Retry
+from dragoman.router.policy.spending import bounded, uncounted
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.inputs import Declined, Refused, StatusReported
@@ -59,6 +60,10 @@ class AttemptScheduler:
         self._refuse_move = refuse_move
         self._first = adapter_pb2.ExecuteRequest()
         """What the first adapter got: one adapter's own settings are no other's."""
+        self._own = pb.Budget()
+        """The caller's."""
+        self._most: Sequence[pb.Budget] = ()
+        """The budgets of the router's operator."""
         self._upstream: UpstreamStream
         self._prepare: Callable[[], Awaitable[None]]
         """Completes that."""
@@ -66,7 +71,11 @@ class AttemptScheduler:
         """When its first attempt did, in seconds of a clock that goes evenly."""
 
     async def go(
-        self, upstream: UpstreamStream, request: adapter_pb2.ExecuteRequest, prepare: Callable[[], Awaitable[None]]
+        self,
+        upstream: UpstreamStream,
+        request: adapter_pb2.ExecuteRequest,
+        prepare: Callable[[], Awaitable[None]],
+        most: Sequence[pb.Budget] = (),
     ) -> None:
         """Start the run at its adapter, and follow it to its end.
 
@@ -74,11 +83,16 @@ class AttemptScheduler:
             upstream: follows it.
             request: what the first adapter gets.
             prepare: completes that, by what is known only once the run has its slot there.
+            most: budgets that all attempts together may use at most.
 
         Raises:
             DragomanError: no adapter accepts it.
         """
         self._upstream, self._first, self._prepare = upstream, request, prepare
+        self._own.CopyFrom(request.limits.budget)
+        self._most = most
+        if most:
+            self._course.meter = BudgetMeter(bounded(self._own, most, None))
         following: adapter_pb2.ExecuteRequest | None = request
         while following is not None:
             outcome = await self._attempts(following)
@@ -93,6 +107,7 @@ class AttemptScheduler:
                     await self._refuse_move(
                         self._run, self._run.backend
                     )  # another one may have gone elsewhere with the task
+                _lower(self._run, request, self._own, self._most)
                 refuse(self._run, request)
                 if request is self._first and not self._run.is_ending:
                     await self._prepare()
@@ -251,3 +266,17 @@ class AttemptScheduler:
             request.relay.first_sequence = self._run.record.last_sequence + 1
             request.relay.first_attempt = self._run.record.attempt + 1
         return request
+
+
+def _lower(run: Run, request: adapter_pb2.ExecuteRequest, own: pb.Budget, most: Sequence[pb.Budget]) -> None:
+    """Lower the budget that an adapter gets to those of the operator, as far as it reports what they cap."""
+    description = run.backend.record.description
+    if not most:
+        return
+    capabilities = description.capabilities if description is not None else pb.Capabilities()
+    budget = bounded(own, most, capabilities)
+    request.limits.ClearField("budget")
+    if budget.ByteSize():
+        request.limits.budget.CopyFrom(budget)
+    if why := uncounted(most, capabilities):
+        run.notices.warn("budget_unknown", why)

@@ -11,6 +11,7 @@ from typing import Any
 
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.router.adapters.channel import is_cut, unavailable
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.model.errors import unknown_run
@@ -28,6 +29,8 @@ _STORED_S = 5.0
 """How long the result may take to be stored, and so to be published."""
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
+_RESULT_S = 5.0
+"""How long, beyond the grace, an adapter may take to send the result of a run that exceeded a limit."""
 _PROOF_S = 10.0
 """How long, beyond the grace period, an adapter may take to end a run and prove it."""
 
@@ -161,6 +164,33 @@ def end_without_adapter(run: Run, result: event_pb2.Result) -> None:
     if is_at_adapter(run.state):
         run.send(Lost(result))
         run.end_upstream()
+
+
+async def end_at_adapter(run: Run, ending: event_pb2.Result) -> None:
+    """Cancel an attempt that exceeded something at its adapter; end it without the adapter, if no result comes.
+
+    Args:
+        run: the run.
+        ending: how the attempt ends.
+    """
+    request = adapter_pb2.CancelRequest(run_id=run.run_id, reason=ending.failure.message, grace=run.grace)
+    run.tasks.start(_end(run, request.SerializeToString(), ending), f"cancel {run.run_id}")
+    grace_s = run.grace.ToNanoseconds() / 1e9 if run.grace is not None else DEFAULT_GRACE_S
+    if await run.until(lambda state: not is_at_adapter(state), grace_s + _RESULT_S):
+        return
+    instance = run.instance
+    run.send(Lost(ending))
+    if instance is not None:
+        run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
+
+
+async def _end(run: Run, request: bytes, ending: event_pb2.Result) -> None:
+    try:
+        await send_cancel(run, request)
+    except DragomanError as error:
+        run.log.warning("cancel failed", code=error.code.name)
+        if error.reason is Reason.NOT_IMPLEMENTED:
+            end_without_adapter(run, ending)
 
 
 def how_it_ended(result: event_pb2.Result, sequence: int) -> adapter_pb2.CancelResponse:

@@ -75,6 +75,8 @@ class EventIntake:
 
     async def _take_alone(self, event: pb.AgentEvent, message: bytes) -> None:
         run = self._run
+        if event.HasField("result") and run.spending is not None and run.spending.ends(event):
+            message = event.SerializeToString()
         # Decided once: the run may be cancelled during the waits, and a withheld result's session is stored when
         # that result is released.
         is_withheld = self._withholds(event, len(message))
@@ -122,6 +124,8 @@ class EventIntake:
         if not event.sequence:
             self._take_ephemeral(event, data)
         elif is_withheld:
+            if run.spending is not None:
+                run.spending.take(event, "result")
             run.send(AttemptFailed(event, data))
         else:
             self._take_durable(event, data)
@@ -142,6 +146,8 @@ class EventIntake:
         if withheld:
             run.notices.warn("fallback_withheld", withheld)
         self._note(event, kind)
+        if run.spending is not None:
+            run.spending.take(event, kind)
         if run.record.result is None:
             run.append(event.sequence, data, changes_record=kind in READ or bool(event.message.input_id))
         else:

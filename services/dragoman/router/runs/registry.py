@@ -27,6 +27,7 @@ from dragoman.router.runs.exclusion import TaskExclusion
 from dragoman.router.runs.inputs import LeaseLost, Refused
 from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.sessions import Found, Sessions
+from dragoman.router.runs.spending import Spending
 from dragoman.router.runs.state import (
     INHERITED,
     Recovering,
@@ -68,6 +69,7 @@ class RunRegistry:
         self._runs: dict[str, Run] = {}
         self.sessions = Sessions(run_log, clock, lambda run_id: run.record if (run := self.find(run_id)) else None)
         self.exclusion = TaskExclusion(self.live, run_log)
+        self._spending = Spending(run_log, admission.requests)
         self._host = RunHost(clock, tasks, over=self._over, superseded=self._superseded)
         self.tracing = Tracing()
         """Begins the spans of runs."""
@@ -166,12 +168,14 @@ class RunRegistry:
             if run.record.task_key:
                 await run.ledger.begin()
                 await self.exclusion.refuse_elsewhere(run.record, run.record.adapter)
+            most = await self._spending.admit(run)
             run.log.info("run accepted")
             upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
             await scheduler.go(
                 upstream,
                 request,
                 lambda: self.sessions.prepare(session, request, run.backend, run.session, run.notices.warn),
+                most,
             )
         except DragomanError as error:
             run.send(Refused(error))
@@ -187,6 +191,7 @@ class RunRegistry:
         if summary.HasField("session_key"):
             run.equip(session=self.sessions.follow_on(record, summary.session_key, run.notices.warn))
         self._keep(run, stored.orphan_after, stored)
+        run.spending = self._spending.of(run)
         # A client that held it may come back, as after a stream that the server ended.
         run.keepalive.acquire()
         run.keepalive.release(by_server=True)
@@ -197,7 +202,13 @@ class RunRegistry:
     def follow(self, run: Run) -> None:
         """Follow a run that was taken over at the process that it is pinned to."""
         upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
-        run.start(lambda: self._admission.keep(run, upstream.follow_on()), "run")
+
+        async def follow_on() -> None:
+            if run.spending is not None:
+                await run.spending.recall()
+            await upstream.follow_on()
+
+        run.start(lambda: self._admission.keep(run, follow_on()), "run")
 
     def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
         remark = functools.partial(run.notices.warn, each_time=True)

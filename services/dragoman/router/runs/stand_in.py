@@ -14,9 +14,8 @@ from dragoman.protocol.budgets import (
 )
 from dragoman.protocol.clocks import FAILURE_BY_CLOCK, Clock, ClockLimits, Clocks
 from dragoman.protocol.duties import ALL_DUTIES
-from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.failures import is_retryable
-from dragoman.protocol.limits import DEFAULT_GRACE_S
 from dragoman.protocol.outgoing import redacted_error
 from dragoman.protocol.redaction.redactor import Redactor
 from dragoman.protocol.redaction.sources import request_secrets
@@ -25,9 +24,8 @@ from dragoman.router.policy.duties import default_answer, refuse_unsupported, re
 from dragoman.router.policy.event_redaction import EventRedactor
 from dragoman.router.policy.output_limit import OutputLimit
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.cancellation import end_without_adapter, request_cancel, respond, send_cancel
-from dragoman.router.runs.inputs import Lost
-from dragoman.router.runs.state import is_at_adapter, progress_of
+from dragoman.router.runs.cancellation import end_at_adapter, respond
+from dragoman.router.runs.state import progress_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
@@ -37,8 +35,6 @@ _WITHOUT_BUDGET: Final = _ALL - {adapter_pb2.DUTY_BUDGETS}
 """What there is to do for a run without a budget."""
 _MOST_MISSING: Final = 50
 """Values missing in a template that are reported."""
-_RESULT_S: Final = 5.0
-"""How long, beyond the grace, an adapter may take to send the result of a run that exceeded a limit."""
 _SUCCEEDED: Final = pb.OUTCOME_SUCCEEDED
 _ASKS: Final = {pb.FEATURE_PERMISSION_REQUESTS, pb.FEATURE_INPUT_REQUESTS}
 
@@ -265,29 +261,7 @@ class StandIn:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(due[0] if due is not None else None):
                         await self._changed.wait()
-        await self._end(self._ending)
-
-    async def _end(self, ending: pb.Result) -> None:
-        """End the attempt at its adapter; without it, if no result comes."""
-        run = self._run
-        request = adapter_pb2.CancelRequest(run_id=run.run_id, reason=ending.failure.message, grace=run.grace)
-        run.tasks.start(self._cancel(request.SerializeToString(), ending), f"cancel {run.run_id}")
-        grace_s = run.grace.ToNanoseconds() / 1e9 if run.grace is not None else DEFAULT_GRACE_S
-        if await run.until(lambda state: not is_at_adapter(state), grace_s + _RESULT_S):
-            return
-        instance = run.instance
-        run.send(Lost(ending))
-        if instance is not None:
-            run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
-
-    async def _cancel(self, request: bytes, ending: pb.Result) -> None:
-        run = self._run
-        try:
-            await send_cancel(run, request)
-        except DragomanError as error:
-            run.log.warning("cancel failed", code=error.code.name)
-            if error.reason is Reason.NOT_IMPLEMENTED:
-                end_without_adapter(run, ending)
+        await end_at_adapter(self._run, self._ending)
 
 
 def _seconds(duration: duration_pb2.Duration) -> float | None:

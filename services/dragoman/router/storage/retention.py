@@ -12,6 +12,8 @@ from msgspec import Struct
 FORGET_S: Final = 60.0
 """How often old runs are looked for: each look reads an entry per run."""
 _SOONEST_S: Final = 1.0
+_SPENDING_S: Final = 86400.0
+"""How long what was spent in a period is kept after its end."""
 
 _log = Logger("dragoman.router")
 
@@ -54,6 +56,7 @@ class RetentionTask:
         now, kept = self._clock.time(), self._kept
         if kept.sessions_s:
             await self._store.sessions.delete_unused(before=now - kept.sessions_s)
+        await self._store.spending.delete_ended(before=now - _SPENDING_S)
         began = self._clock.monotonic()
         while await self._store.retention.delete_old(before=now - kept.seconds, most_bytes=kept.most_bytes):
             # As long as that took, the log is others': several routers may write to one file.

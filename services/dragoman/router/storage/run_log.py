@@ -21,6 +21,8 @@ from dragoman.v1 import event_pb2, router_pb2
 
 _LISTING_S: Final = 1.0
 """How long a list waits for what has just happened to be written."""
+_SETTLED_S: Final = 10.0
+"""How long to wait where what has just happened must be written: longer than a write that another one delays."""
 READ_S: Final = 3.0
 """How long a caller waits for the log to be read: one that takes longer is as good as none."""
 _CLOSING_S: Final = 5.0
@@ -139,6 +141,15 @@ class RunLog:
             raise log_unavailable("a run with this id is still being written")
         return None if stored is not None and never_was and stored.owner == self.owner else stored
 
+    async def settled(self) -> None:
+        """Wait until all that has just happened here is written.
+
+        Raises:
+            StoreError: it is not.
+        """
+        if self.writer.failing or not await self.writer.flushed_all(_SETTLED_S):
+            raise StoreError(self.writer.failing or "what has just happened is not written yet")
+
     async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[StoredRun]:
         """Return the live runs of one agent at one task, here and elsewhere; see ``Store.at_task``.
 
@@ -188,6 +199,7 @@ class RunLog:
             orphan_after=orphan_after_s,
             digest=record.digest,
             finished_at=record.finished_at,
+            spent=record.spent,
         )
 
 

@@ -12,6 +12,7 @@ from dragoman.router.storage.lease_table import LeaseTable
 from dragoman.router.storage.retention_table import RetentionTable
 from dragoman.router.storage.rows import RUN_COLUMNS, addition, insertion, runs_sql, stored_run, update
 from dragoman.router.storage.session_table import SessionTable
+from dragoman.router.storage.spending_table import SpendingTable, written
 
 _RUN: Final = f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id"  # noqa: S608 - constants
 _AT_TASK: Final = (
@@ -43,6 +44,7 @@ class Store:
         self.leases = LeaseTable(database)
         self.sessions = SessionTable(database)
         self.agents = AgentTable(database)
+        self.spending = SpendingTable(database)
         self.retention = RetentionTable(database)
         self._settings: dict[str, bytes] = {}
         """Those that were asked for."""
@@ -115,7 +117,7 @@ class Store:
         runs: Sequence[StoredRun | StoredProgress],
         new: Container[str] = (),
     ) -> list[str]:
-        """Write the rows of runs and their events, in one transaction.
+        """Write the rows of runs, their events, and what they have spent, in one transaction.
 
         Nothing is written of runs that have another owner by now: a router that was thought to be dead must not
         overwrite what its successor writes.
@@ -132,7 +134,8 @@ class Store:
         runs = sorted(runs, key=lambda run: run.run_id)  # see ``Database.locking``
         rows = (insertion(run) if isinstance(run, StoredRun) and run.run_id in new else update(run) for run in runs)
         added = (addition(item, owners[item.run_id]) for item in events)
-        counts = await self._database.execute(itertools.chain(rows, added))
+        spent = (one for run in runs if isinstance(run, StoredRun) for one in written(run))
+        counts = await self._database.execute(itertools.chain(rows, added, spent))
         return [run.run_id for run, changed in zip(runs, counts, strict=False) if not changed]
 
     async def events(self, run_id: str, after: int) -> list[StoredEvents]:
@@ -155,4 +158,4 @@ class Store:
 def _removal(condition: str, values: Mapping[str, Value]) -> list[Statement]:
     """Return the statements that delete a run with its events, if it meets a condition."""
     which = f"SELECT run_id FROM runs WHERE run_id = :run_id AND {condition}"  # noqa: S608 - constants
-    return [(f"DELETE FROM {table} WHERE run_id IN ({which})", values) for table in ("events", "runs")]  # noqa: S608 - constants
+    return [(f"DELETE FROM {table} WHERE run_id IN ({which})", values) for table in ("events", "spending", "runs")]  # noqa: S608 - constants

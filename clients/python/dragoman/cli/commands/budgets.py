@@ -1,0 +1,64 @@
+"""``dragoman budgets``: what the budgets of a router's operator have left."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from dragoman.cli.commands._options import json_option, router_option
+from dragoman.cli.connection.connect import run_connected
+from dragoman.cli.display.printing import print_json_lines, print_lines
+from dragoman.cli.display.style import Segment
+from dragoman.cli.display.table import table
+from dragoman.cli.display.text import one_line
+from dragoman.v1 import router_pb2
+
+if TYPE_CHECKING:
+    from dragoman.client import Client
+
+_COUNTS = ("input_tokens", "output_tokens", "model_calls", "tool_calls", "runs")
+
+
+@click.command("budgets")
+@click.argument("name", required=False, default="")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Maximum number.")
+@json_option("Print one line of JSON per budget, a BudgetStatus.")
+@router_option()
+def budgets_command(name: str, limit: int, as_json: bool, router: str | None) -> int:
+    """List what the budgets of the router's operator have left in the present period, or only those of NAME.
+
+    The operator sets them in the policy: see 'dragoman serve --policy'.
+    """
+
+    async def work(client: "Client") -> None:
+        budgets = await client.list_budgets(name, limit=limit)
+        print_json_lines(budgets) if as_json else print_lines(_table(budgets))
+
+    return run_connected(router, work)
+
+
+def _table(budgets: Sequence[router_pb2.BudgetStatus]) -> list[list[Segment]]:
+    if not budgets:
+        return [[Segment("no budgets")]] if sys.stdout.isatty() else []
+    head = ("BUDGET", "OF", "PERIOD", "SPENT", "LIMIT", "LEFT", "RESETS (UTC)")
+    return table(head, [row for budget in budgets for row in _rows(budget)])
+
+
+def _rows(budget: router_pb2.BudgetStatus) -> list[tuple[str, ...]]:
+    """Return a row for each cap."""
+    value = one_line(budget.value, 40) or "(none)"
+    whose = f"{one_line(budget.field, 40)} {value}" if budget.field else "all runs"
+    period = router_pb2.BudgetPeriod.Name(budget.period).removeprefix("BUDGET_PERIOD_").lower()
+    resets = budget.resets_at.ToDatetime().strftime("%Y-%m-%d %H:%M") if budget.HasField("resets_at") else "-"
+    rows = []
+    if budget.limit.cost:
+        amounts = (budget.spent, budget.limit, budget.left)
+        costs = tuple(f"{one_line(one.cost, 30)} {one_line(one.currency, 8)}" for one in amounts)
+        rows.append((one_line(budget.name, 64), whose, period, *costs, resets))
+    for cap in _COUNTS:
+        if budget.limit.HasField(cap):  # type: ignore[arg-type] # a cap
+            spent, limit, left = (getattr(one, cap) for one in (budget.spent, budget.limit, budget.left))
+            noun = cap.replace("_", " ")
+            text = f"{limit:,} {noun.removesuffix('s') if limit == 1 else noun}"
+            rows.append((one_line(budget.name, 64), whose, period, f"{spent:,}", text, f"{left:,}", resets))
+    return rows

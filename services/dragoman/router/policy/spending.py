@@ -1,0 +1,217 @@
+"""Budgets of an operator over many runs: which apply to a run, what is left, and when they are spent. Pure."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_CEILING, Decimal
+from typing import Final
+
+from dragoman.protocol.budgets import Used, amount_text, lowered_budget, narrowed_budget, never_reported
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.model.run_record import RunRecord
+from dragoman.router.model.spending import AMOUNTS, LABEL, Account, LabelBudget, Period, Spent
+from dragoman.v1 import event_pb2 as pb
+from dragoman.v1 import router_pb2
+from msgspec import Struct
+
+_BILLION: Final = 10**9
+_MOST: Final = 10**15
+"""The most of an amount that one run counts for: a database must be able to add up those of many."""
+_PERIODS: Final = {
+    "hour": router_pb2.BUDGET_PERIOD_HOUR,
+    "day": router_pb2.BUDGET_PERIOD_DAY,
+    "month": router_pb2.BUDGET_PERIOD_MONTH,
+    "total": router_pb2.BUDGET_PERIOD_TOTAL,
+}
+_MOST_NAMED: Final = 200
+"""Characters of a value that a message repeats."""
+
+
+class Reached(Struct, frozen=True):
+    """A cap of a budget of which much, or more than all, is used."""
+
+    cap: str
+    spent: str
+    """For people, with what it counts, e.g. ``2.13 USD``."""
+    limit: str
+
+
+def span(period: Period, now: float) -> tuple[int, int]:
+    """Return when the period of a time began, and when it ends, in seconds since the epoch; zeros for ``total``."""
+    moment = datetime.fromtimestamp(now, UTC)
+    hour = moment.replace(minute=0, second=0, microsecond=0)
+    if period == "hour":
+        begin, end = hour, hour + timedelta(hours=1)
+    elif period == "day":
+        begin = hour.replace(hour=0)
+        end = begin + timedelta(days=1)
+    elif period == "month":
+        begin = hour.replace(hour=0, day=1)
+        end = (begin + timedelta(days=31)).replace(day=1)
+    else:
+        return 0, 0
+    return int(begin.timestamp()), int(end.timestamp())
+
+
+def accounts_of(budgets: Iterable[LabelBudget], record: RunRecord) -> list[tuple[LabelBudget, Account]]:
+    """Return the budgets that apply to a run, with its account of each: that of the time when it was accepted."""
+    found = []
+    for budget in budgets:
+        value = _value(budget.field, record)
+        if budget.value is None or budget.value == value:
+            found.append((budget, Account(budget.key, value, *span(budget.period, record.accepted_at))))
+    return found
+
+
+def _value(field: str, record: RunRecord) -> str:
+    if field.startswith(LABEL):
+        return record.labels.get(field.removeprefix(LABEL), "")
+    return str(getattr(record, field)) if field else ""
+
+
+def as_spent(used: Used, runs: int) -> Spent:
+    """Return what a run has used as it is added up."""
+    cost = int((used.cost * _BILLION).to_integral_value(ROUND_CEILING))
+    amounts = (cost, used.input_tokens, used.output_tokens, used.model_calls, used.tool_calls, runs)
+    return Spent(*(min(amount, _MOST) for amount in amounts))
+
+
+def left_of(budget: LabelBudget, spent: Spent) -> pb.Budget:
+    """Return what a run may use of a budget."""
+    left = pb.Budget()
+    left.CopyFrom(budget.caps)
+    narrowed_budget(left, _used(spent))
+    return left
+
+
+def _used(spent: Spent) -> Used:
+    return Used(
+        cost=Decimal(spent.cost) / _BILLION,
+        input_tokens=spent.input_tokens,
+        output_tokens=spent.output_tokens,
+        model_calls=spent.model_calls,
+        tool_calls=spent.tool_calls,
+    )
+
+
+def reached(budget: LabelBudget, spent: Spent, percent: int, *, beyond: bool = False) -> Reached | None:
+    """Return the first cap of which so many percent are spent; ``None`` if there is none.
+
+    Args:
+        budget: the budget.
+        spent: what is spent.
+        percent: the share.
+        beyond: whether more must be spent than that.
+    """
+    for cap in AMOUNTS:
+        most = _cap(budget, cap)
+        if most is None:
+            continue
+        share, whole = getattr(spent, cap) * 100, most * percent
+        if share > whole or (share == whole and not beyond):
+            return Reached(cap, _text(budget, cap, getattr(spent, cap)), _text(budget, cap, most))
+    return None
+
+
+def _cap(budget: LabelBudget, cap: str) -> int | None:
+    if cap == "runs":
+        return budget.runs
+    if cap == "cost":
+        return int(Decimal(budget.caps.cost) * _BILLION) if budget.caps.cost else None
+    return getattr(budget.caps, cap) if budget.caps.HasField(cap) else None  # type: ignore[arg-type] # a cap
+
+
+def _text(budget: LabelBudget, cap: str, amount: int) -> str:
+    if cap == "cost":
+        return f"{amount_text(Decimal(amount) / _BILLION)} {budget.caps.currency}"
+    noun = cap.replace("_", " ")
+    return f"{amount:,} {noun.removesuffix('s') if amount == 1 else noun}"
+
+
+def described(budget: LabelBudget, account: Account) -> str:
+    """Return a budget and its value, for people."""
+    value = f" of {budget.field} {account.value[:_MOST_NAMED]!r}" if budget.field else ""
+    return f"the router's budget {budget.name!r}{value}"
+
+
+def refusal(budget: LabelBudget, account: Account, cap: Reached) -> DragomanError:
+    """Return the error for a run that starts when a budget is spent."""
+    resets_at = _time(account.until)
+    until = f" It resets at {resets_at}." if resets_at else " It does not reset."
+    what = described(budget, account)
+    metadata = {"budget": budget.name, "field": budget.field, "value": account.value[:_MOST_NAMED], "cap": cap.cap}
+    metadata |= {"spent": cap.spent, "limit": cap.limit, "resets_at": resets_at}
+    return DragomanError(
+        Reason.BUDGET_SPENT,
+        f"{what[0].upper()}{what[1:]} is spent: {cap.spent} of {cap.limit}.{until}",
+        {key: text for key, text in metadata.items() if text},
+    )
+
+
+def warning(budget: LabelBudget, account: Account, cap: Reached) -> str:
+    """Return the text of a notice that much of a budget is spent."""
+    return f"Runs have used {cap.spent} of {cap.limit} of {described(budget, account)}."
+
+
+def failure(budget: LabelBudget, account: Account, cap: Reached) -> pb.Failure:
+    """Return the failure of a run that ends as a budget is exceeded."""
+    message = (
+        f"The run and others exceeded {described(budget, account)}: they used {cap.spent} of {cap.limit}."
+        " Resume the session when there is more."
+    )
+    return pb.Failure(
+        kind=pb.FAILURE_KIND_BUDGET_EXCEEDED, code=f"router_budget_{cap.cap}", message=message, retryable=False
+    )
+
+
+def bounded(own: pb.Budget, most: Sequence[pb.Budget], capabilities: pb.Capabilities | None) -> pb.Budget:
+    """Return a request's own budget, lowered to others as far as its agent reports what they cap.
+
+    Args:
+        own: the request's.
+        most: the highest caps.
+        capabilities: the agent's; ``None`` leaves nothing out.
+    """
+    budget = pb.Budget()
+    budget.CopyFrom(own)
+    for other in most:
+        caps = pb.Budget()
+        caps.CopyFrom(other)
+        for violation in never_reported(caps, capabilities) if capabilities is not None else ():
+            caps.ClearField(violation.path.rpartition(".")[2])  # type: ignore[arg-type] # the name of a cap
+        lowered_budget(budget, caps)
+    return budget
+
+
+def uncounted(most: Sequence[pb.Budget], capabilities: pb.Capabilities) -> str:
+    """Return that an agent never reports what some budgets cap; empty if it reports all."""
+    violations = (violation for budget in most for violation in never_reported(budget, capabilities))
+    caps = dict.fromkeys(violation.path.rpartition(".")[2].replace("_", " ") for violation in violations)
+    return f"The agent does not report {' and '.join(caps)}, which the router's budgets cap." if caps else ""
+
+
+def status(budget: LabelBudget, account: Account, spent: Spent) -> router_pb2.BudgetStatus:
+    """Return a budget as ``ListBudgets`` shows it."""
+    shown = router_pb2.BudgetStatus(
+        name=budget.name,
+        field=budget.field,
+        value=account.value,
+        period=_PERIODS[budget.period],
+        warn_percent=budget.warn_percent,
+    )
+    if account.until:
+        shown.starts_at.FromNanoseconds(account.since * _BILLION)
+        shown.resets_at.FromNanoseconds(account.until * _BILLION)
+    for cap in AMOUNTS:
+        most, used = _cap(budget, cap), getattr(spent, cap)
+        for amounts, amount in ((shown.limit, most), (shown.spent, used), (shown.left, max(0, (most or 0) - used))):
+            if most is None or amount is None:
+                continue
+            if cap == "cost":
+                amounts.cost, amounts.currency = amount_text(Decimal(amount) / _BILLION), budget.caps.currency
+            else:
+                setattr(amounts, cap, amount)
+    return shown
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else ""

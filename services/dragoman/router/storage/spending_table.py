@@ -1,0 +1,110 @@
+"""What runs have spent of the operator's budgets, in the run log's database.
+
+A run's row of an account has what it has used so far, so that it may be written again and again. When the run is
+forgotten its rows are added to the one of the account that is of no run.
+"""
+
+from typing import Final, cast
+
+from dragoman.router.model.spending import AMOUNTS, Account, Spent
+from dragoman.router.model.stored import StoredRun
+from dragoman.router.storage.database import Database, Row, Statement, Value
+
+_COLUMNS: Final = ", ".join(AMOUNTS)
+_SUMS: Final = ", ".join(f"CAST(COALESCE(sum({name}), 0) AS bigint)" for name in AMOUNTS)
+_KEY: Final = "run_id, budget, value, since"
+_WRITE: Final = (
+    f"INSERT INTO spending ({_KEY}, until, {_COLUMNS})"  # noqa: S608 - constants
+    f" SELECT :run_id, :budget, :value, :since, :until, {', '.join(f':{name}' for name in AMOUNTS)}"
+    " WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND owner = :owner)"
+    f" ON CONFLICT ({_KEY}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in AMOUNTS)}"
+)
+_FOLD: Final = (
+    f"INSERT INTO spending ({_KEY}, until, {_COLUMNS})"  # noqa: S608 - constants
+    f" SELECT '', budget, value, since, max(until), {_SUMS} FROM spending WHERE run_id IN ({{which}})"
+    f" GROUP BY budget, value, since"
+    f" ON CONFLICT ({_KEY}) DO UPDATE SET"
+    f" {', '.join(f'{name} = spending.{name} + excluded.{name}' for name in AMOUNTS)}"
+)
+_IN_ACCOUNT: Final = "budget = :budget AND value = :value AND since = :since"
+
+
+def written(run: StoredRun) -> list[Statement]:
+    """Return the statements that write what a run has spent, if it is still its owner's."""
+    return [
+        (
+            _WRITE,
+            {
+                "run_id": run.run_id,
+                "owner": run.owner,
+                "budget": account.budget,
+                "value": account.value,
+                "since": account.since,
+                "until": account.until,
+                **{name: getattr(spent, name) for name in AMOUNTS},
+            },
+        )
+        for account, spent in run.spent.items()
+    ]
+
+
+def folded(which: str) -> list[str]:
+    """Return the SQL that adds what runs have spent to the rows of no run, and deletes theirs.
+
+    Args:
+        which: a query for the runs' ids, of which another transaction must not do the same.
+    """
+    return [_FOLD.format(which=which), f"DELETE FROM spending WHERE run_id IN ({which})"]  # noqa: S608 - constants
+
+
+class SpendingTable:
+    """What is spent. What the database cannot do raises ``StoreError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def spent(self, account: Account, *, besides: str = "") -> Spent:
+        """Return what runs have spent in an account.
+
+        Args:
+            account: the account.
+            besides: the id of a run that does not count.
+        """
+        sql = f"SELECT {_SUMS} FROM spending WHERE {_IN_ACCOUNT} AND (run_id <> :besides OR run_id = '')"  # noqa: S608 - constants
+        values: dict[str, Value] = {"budget": account.budget, "value": account.value, "since": account.since}
+        values["besides"] = besides
+        return _spent((await self._database.fetch(sql, values))[0])
+
+    async def of_run(self, run_id: str) -> dict[Account, Spent]:
+        """Return what a run has spent, by account."""
+        sql = f"SELECT budget, value, since, until, {_COLUMNS} FROM spending WHERE run_id = :run_id"  # noqa: S608 - constants
+        rows = await self._database.fetch(sql, {"run_id": run_id})
+        return {
+            Account(str(row[0]), str(row[1]), cast("int", row[2]), cast("int", row[3])): _spent(row[4:])
+            for row in rows
+        }
+
+    async def values(self, budget: str, since: int, after: str | None, size: int) -> list[tuple[str, Spent]]:
+        """Return the values that have spent something of a budget, in order, with what they have.
+
+        Args:
+            budget: the budget's key.
+            since: when the period began.
+            after: only those that follow this one; ``None`` for all.
+            size: at most so many.
+        """
+        which = "budget = :budget AND since = :since" + ("" if after is None else " AND value > :after")
+        sql = f"SELECT value, {_SUMS} FROM spending WHERE {which} GROUP BY value ORDER BY value LIMIT :size"  # noqa: S608 - constants
+        values: dict[str, Value] = {"budget": budget, "since": since, "size": size}
+        values |= {} if after is None else {"after": after}
+        return [(str(row[0]), _spent(row[1:])) for row in await self._database.fetch(sql, values)]
+
+    async def delete_ended(self, *, before: float) -> int:
+        """Delete what was spent in periods that ended before a time, in seconds since the epoch; return how much."""
+        sql = "DELETE FROM spending WHERE until > 0 AND until < :before"
+        (deleted,) = await self._database.execute([(sql, {"before": int(before)})])
+        return deleted
+
+
+def _spent(row: Row) -> Spent:
+    return Spent(*(cast("int", amount) for amount in row))
