@@ -25,6 +25,14 @@ async def test_a_run_lists_what_it_changed(tmp_path: Path) -> None:
     ]
 
 
+async def test_a_run_shows_the_diffs_on_request(tmp_path: Path) -> None:
+    run = [argument if argument != "--changes" else "--diff" for argument in WRITE]
+    done = await dragoman(*run, "--config", SCRIPT.replace("; rm old.txt", ""), cwd=tmp_path)
+    lines = done.out.splitlines()
+    assert (done.code, lines[-1]) == (0, "+new"), done.err
+    assert lines[lines.index("A new.txt  +1 -0") + 1] == f"1 file changed in {tmp_path}, +1 -0"
+
+
 async def test_a_program_gets_it_as_the_last_line(tmp_path: Path) -> None:
     (tmp_path / "old.txt").write_text("1\n")
     done = await dragoman(*WRITE, "--config", SCRIPT, "--json", cwd=tmp_path)

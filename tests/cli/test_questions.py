@@ -84,9 +84,9 @@ class Prompted(LineReader):
         super().__init__(descriptor)
         self.waits = asyncio.Semaphore(0)
 
-    async def line(self) -> str:
+    async def line(self, *, in_background: bool = True) -> str:
         self.waits.release()
-        return await super().line()
+        return await super().line(in_background=in_background)
 
 
 async def test_questions_come_one_after_the_other(terminal: tuple[int, int]) -> None:

@@ -131,6 +131,7 @@ class RunOptions(Struct, frozen=True):
     changes: Annotated[
         bool, option("--changes", "Record the workspace first, and list the changed files at the end.")
     ]
+    diff: Annotated[bool, option("--diff", "The same as --changes, with the diffs.")]
     run_id: Annotated[str, text("--run-id", "ID", "Your ID for the run. Default: a new one.")]
 
     def check(self, prompt: str | None) -> None:
@@ -190,7 +191,7 @@ class RunOptions(Struct, frozen=True):
         if self.template and prompt is not None:
             request.prompt_template = prompt
         request.run_id = self.run_id
-        request.track_changes = self.changes
+        request.track_changes = self.changes or self.diff
         request.attachments.extend(attachments(self.attach, images=event_pb2.FEATURE_IMAGES in features))
         request.labels.update(values.labels(self.label_pairs))
         self.limits.put(request)

@@ -61,8 +61,9 @@ def run_command(
 
     @NAME in place of ADAPTER runs an agent that the router stores: see 'dragoman agents'.
 
-    Ctrl-C cancels the run, a second one kills it. On a terminal you are asked the agent's questions. Exit code: 0 the
-    run succeeded, 1 it failed, 2 wrong usage, 130 the run was cancelled.
+    Ctrl-C cancels the run, a second one kills it. On a terminal you are asked the agent's questions, and a line that
+    you type while it works is sent to it, if it takes any. Exit code: 0 the run succeeded, 1 it failed, 2 wrong
+    usage, 130 the run was cancelled.
     """
     if view.detach and router is None and not is_served(default_address()):
         raise click.UsageError("--detach needs a router that keeps running: start 'dragoman serve', or give --router")
@@ -91,9 +92,10 @@ def run_command(
             return await _detached(client, request)
         async with Screen(as_json=as_json, debug=view.debug) as screen:
             stream = client.execute(request)
-            code = await RunView(stream, screen, interactive=request.permissions.interactive).run()
-        if options.changes and stream.result is not None:
-            await _show_changes(client, stream.run_id, as_json=as_json)
+            asks = request.permissions.interactive
+            code = await RunView(stream, screen, interactive=asks, types=is_interactive()).run()
+        if request.track_changes and stream.result is not None:
+            await _show_changes(client, stream.run_id, as_json=as_json, with_diffs=options.diff)
         return code
 
     return run_connected(router, work, adapter="" if adapter.startswith("@") else adapter, debug=view.debug)
@@ -119,16 +121,16 @@ def _name_agent(request: pb.ExecuteRequest, agent: router_pb2.StoredAgent, *, ha
         request.ClearField("workspace")
 
 
-async def _show_changes(client: "Client", run_id: str, *, as_json: bool) -> None:
+async def _show_changes(client: "Client", run_id: str, *, as_json: bool, with_diffs: bool) -> None:
     """Print what a run changed after its last event; as JSON on one line."""
     from dragoman.cli.display.changes import change_lines  # noqa: PLC0415 - as above
     from dragoman.cli.display.printing import print_json_lines, print_lines  # noqa: PLC0415
 
-    changes = await client.get_changes(run_id, with_diffs=as_json)
+    changes = await client.get_changes(run_id, with_diffs=as_json or with_diffs)
     if as_json:
         print_json_lines([changes])
     else:
-        print_lines(change_lines(changes, with_diffs=False))
+        print_lines(change_lines(changes, with_diffs=with_diffs))
 
 
 async def _detached(client: "Client", request: pb.ExecuteRequest) -> int:

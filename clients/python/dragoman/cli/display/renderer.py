@@ -89,6 +89,11 @@ class Renderer:
             return self._log(event)
         return self._lines(self._block(kind, event), event)
 
+    @property
+    def is_at_line_start(self) -> bool:
+        """Whether no line is incomplete."""
+        return self._fresh_line
+
     def break_line(self) -> list[Segment]:
         """Return what finishes an incomplete line."""
         self._flow = None

@@ -2,16 +2,21 @@
 
 import asyncio
 import contextlib
+import shutil
 import sys
 from typing import Self
 
 from dragoman.cli.display.output import Output
 from dragoman.cli.display.renderer import Renderer
+from dragoman.cli.display.so_far import SoFar
 from dragoman.cli.display.style import Segment, Style, coloured, plain, wants_colour
 from dragoman.cli.display.summary import last_line, outcome_style
+from dragoman.cli.display.text import fit
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
 
+_ERASE = "\r\x1b[2K"
+"""Erases the terminal's present line."""
 _PATIENCE_S = 0.3
 """How long a notice waits for pending output, so that the two do not mix."""
 
@@ -35,6 +40,10 @@ class Screen:
         self._out_style = coloured if wants_colour(sys.stdout) else plain
         self._error_style = coloured if wants_colour(sys.stderr) else plain
         self._output: Output | None = None
+        self._so_far = SoFar()
+        self._has_status = not as_json and sys.stdout.isatty() and wants_colour(sys.stdout)
+        self._status = ""
+        """What stands in the present line until something else is printed."""
 
     async def __aenter__(self) -> Self:
         self._output = Output(sys.stdout)
@@ -42,12 +51,18 @@ class Screen:
 
     async def __aexit__(self, *_exc: object) -> None:
         if self._output is not None:
+            with contextlib.suppress(OSError):
+                await self._print("")
             self._output.close()
 
-    async def _print(self, text: str) -> None:
+    async def _print(self, text: str, status: str = "") -> None:
+        """Print a text, and behind it a status that the next one takes the place of."""
         if self._output is None:
             raise RuntimeError("the screen is not open; use it as 'async with Screen() as screen'")
-        await self._output.write(text)
+        if text or status != self._status:
+            erased, self._status = _ERASE if self._status else "", status
+            shown = self._out_style([Segment(status, Style.FAINT)]) if status else ""
+            await self._output.write(erased + text + shown)
 
     async def show(self, event: pb.AgentEvent) -> None:
         """Show one event.
@@ -58,7 +73,11 @@ class Screen:
         if self._json:
             await self._print(json_line(event))
         else:
-            await self._print(self._out_style(self._renderer.render(event)))
+            self._so_far.take(event)
+            text, status = self._out_style(self._renderer.render(event)), ""
+            if self._has_status and self._renderer.is_at_line_start and not event.HasField("result"):
+                status = fit(self._so_far.text, shutil.get_terminal_size().columns - 1)
+            await self._print(text, status)
 
     def observe(self, event: pb.AgentEvent) -> None:
         """Pass an event to the renderer without showing it."""

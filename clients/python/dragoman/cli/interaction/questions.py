@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import click
 from dragoman.cli.display.text import one_line
 from dragoman.cli.interaction.terminal import EndOfInputError, LineReader
+from dragoman.cli.interaction.typed import TypedInputs
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
 
@@ -107,11 +108,13 @@ class Prompter:
     Args:
         reader: reads the typed lines.
         send: sends an answer to the request with an ID.
+        typed: reads what is typed while no question is open; ``None`` if nothing does.
     """
 
-    def __init__(self, reader: LineReader, send: Send) -> None:
+    def __init__(self, reader: LineReader, send: Send, typed: TypedInputs | None = None) -> None:
         self._reader = reader
         self._send = send
+        self._typed = typed
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._one_at_a_time = asyncio.Lock()
         self.is_editing = False
@@ -120,7 +123,11 @@ class Prompter:
     def ask(self, request: pb.InputRequest) -> None:
         """Ask when the questions before it are done."""
         if request.id not in self._tasks:
-            self._tasks[request.id] = asyncio.create_task(self._ask(request))
+            if (typed := self._typed) is not None:
+                typed.hold()  # first: it lets go of the terminal before the question looks at it
+            task = self._tasks[request.id] = asyncio.create_task(self._ask(request))
+            if typed is not None:
+                task.add_done_callback(lambda _: typed.release())
 
     def drop(self, request_id: str) -> None:
         """Drop a question that is no longer open."""

@@ -18,6 +18,7 @@ from dragoman.cli.display.summary import (
 from dragoman.cli.errors import as_text, error_report, is_unreachable
 from dragoman.cli.interaction.questions import Prompter
 from dragoman.cli.interaction.terminal import LineReader
+from dragoman.cli.interaction.typed import TypedInputs, typed_mode
 from dragoman.client import DragomanError, Reason, RunStream
 from dragoman.v1 import event_pb2 as pb
 
@@ -39,6 +40,7 @@ class RunView:
         stream: the run; opened and closed by this class.
         screen: the output; already open.
         interactive: whether answers are read from standard input.
+        types: whether other lines that are typed there are sent to the agent, if it takes any.
         owned: whether this program started the run, so that Ctrl-C cancels it; otherwise Ctrl-C detaches.
     """
 
@@ -48,13 +50,21 @@ class RunView:
         screen: Screen,
         *,
         interactive: bool = False,
+        types: bool = False,
         owned: bool = True,
     ) -> None:
         self._stream = stream
         stream.notify_broken(self._report_broken)
         self._screen = screen
         self._owned = owned
-        self._prompter = Prompter(LineReader(sys.stdin.fileno()), self._answer) if interactive else None
+        self._mode = pb.INPUT_MODE_UNSPECIFIED
+        """How the agent takes what is typed while it works."""
+        self._types = types
+        reader = LineReader(sys.stdin.fileno()) if interactive or types else None
+        self._typed = TypedInputs(reader, self._send) if reader is not None else None
+        self._prompter: Prompter | None = None
+        if interactive and reader is not None and self._typed is not None:
+            self._prompter = Prompter(reader, self._answer, self._typed)
         self._replayed: dict[str, pb.InputRequest] | None = None if owned else {}
         self._ended = False
         self._interrupts = 0
@@ -100,6 +110,8 @@ class RunView:
         await self._screen.show(event)
         if kind == "result":
             await self._end(event.result)
+        elif kind == "started" and self._types and self._typed is not None:
+            await self._read_typed(event.started, self._typed)
         elif self._prompter is not None:
             await self._handle_input(kind, event, self._prompter)
 
@@ -120,8 +132,23 @@ class RunView:
             await self._screen.end_line()
             prompter.ask(request)
 
+    async def _read_typed(self, started: pb.Started, typed: TypedInputs) -> None:
+        """Read what is typed from now on, if the agent of this attempt takes it."""
+        was_read, self._mode = bool(self._mode), typed_mode(started.capabilities)
+        if self._mode and not was_read:
+            await self._screen.notify("type a line and press Enter to send it to the agent", Style.FAINT)
+        typed.enable(takes=bool(self._mode))
+
+    async def _send(self, text: str) -> None:
+        try:
+            await self._stream.send(text, mode=self._mode, sender=_RESPONDER)
+        except DragomanError as error:
+            await self._screen.notify(as_text(error_report(error)).rstrip("\n"), Style.ERROR)
+
     async def _end(self, result: pb.Result) -> None:
         self._ended = True
+        if self._typed is not None:
+            await self._typed.close()
         if self._prompter is not None:
             await self._prompter.close()
         if self._interrupts or has_unconfirmed_processes(result):
@@ -190,6 +217,8 @@ class RunView:
         return EXIT_FAILED
 
     async def _clean_up(self) -> None:
+        if self._typed is not None:
+            await self._typed.close()
         if self._prompter is not None:
             await self._prompter.close()
         for task in self._cancels:
