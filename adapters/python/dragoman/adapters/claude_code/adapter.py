@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 
 from dragoman.adapters.claude_code.checks import set_up_checks
 from dragoman.adapters.claude_code.classify import failure_of_text
-from dragoman.adapters.claude_code.login import find_billing, find_login, renewing_login
+from dragoman.adapters.claude_code.login import find_billing, find_login, renewing_login, selected_model
 from dragoman.adapters.claude_code.parse import ClaudeParser
 from dragoman.adapters.claude_code.plan import plan_run
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, rules
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
+from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, SelectedModel
 from dragoman.sdk.fields import JsonValue, as_string
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
@@ -55,6 +55,10 @@ class ClaudeCodeAdapter(CommandLineAdapter):
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Return whether it is logged in."""
         return await find_login(executable, {key: value for key, value in env.items() if key not in self.spec.strip})
+
+    def selected_model(self, env: Mapping[str, str]) -> SelectedModel:
+        """Return what the user's own configuration selects."""
+        return selected_model(env)
 
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
         """Return who pays how, if its output did not show it: it does only with a key, or near a limit."""

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.adapters.claude_code.usage import PROVIDER
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, probe, stored_file, stored_object
+from dragoman.sdk.detection import (
+    AuthFinding,
+    Billing,
+    RenewingLogin,
+    SelectedModel,
+    probe,
+    stored_file,
+    stored_object,
+)
 from dragoman.sdk.fields import Fields, count, inner, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as pb
@@ -58,6 +66,15 @@ def find_billing(env: Mapping[str, str]) -> Billing:
         return Billing()
     by_login = method == _SUBSCRIPTION
     return Billing(event_pb2.BILLING_TYPE_SUBSCRIPTION if by_login else event_pb2.BILLING_TYPE_API, PROVIDER)
+
+
+def selected_model(env: Mapping[str, str]) -> SelectedModel:
+    """Return what the variables and the user's settings select; a variable goes before the settings."""
+    settings = stored_object(_SPEC, env, "settings.json")
+    stored = inner(settings, "env")
+    clouds = (cloud for name, cloud in _CLOUDS.items() if env.get(name) or text(stored, name))
+    model = env.get("ANTHROPIC_MODEL") or text(stored, "ANTHROPIC_MODEL") or text(settings, "model")
+    return SelectedModel(model, next(clouds, PROVIDER if model else ""))
 
 
 def renewing_login(env: Mapping[str, str]) -> RenewingLogin | None:

@@ -120,7 +120,7 @@ def read_config(env: Mapping[str, str]) -> Fields:
     """Return the user's ``config.toml``; empty if there is none that can be read."""
     try:
         return tomllib.loads(_read(stored_file(_SPEC, env, "config.toml")))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 
@@ -128,7 +128,7 @@ def selected_model(config: Fields) -> SelectedModel:
     """Return what ``config.toml`` selects: by its profile, if it has one that is used. Pure."""
     profile = inner(inner(config, "profiles"), text(config, "profile"))
     model, provider = (text(profile, key) or text(config, key) for key in ("model", "model_provider"))
-    return SelectedModel(model, provider)
+    return SelectedModel(model, provider or (_OPENAI if model else ""))
 
 
 def default_model(config: Fields, models: Sequence[Fields]) -> str:

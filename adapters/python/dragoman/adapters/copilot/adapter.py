@@ -9,7 +9,7 @@ from dragoman.adapters.copilot.classify import failure_of_text
 from dragoman.adapters.copilot.parse import CopilotParser
 from dragoman.adapters.copilot.plan import PROVIDER_VARIABLES, plan_run, session_options
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report
-from dragoman.sdk.detection import AuthFinding, Billing, key_billing, stored_object
+from dragoman.sdk.detection import AuthFinding, Billing, SelectedModel, key_billing, stored_object
 from dragoman.sdk.fields import JsonValue, objects, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
@@ -44,6 +44,10 @@ class CopilotAdapter(CommandLineAdapter):
         """Return whether Copilot is logged in, by its files and variables: it has no command for that."""
         del executable
         return find_login(env)
+
+    def selected_model(self, env: Mapping[str, str]) -> SelectedModel:
+        """Return what the user's own configuration selects."""
+        return selected_model(env)
 
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
         """Return who pays how, by its login."""
@@ -86,6 +90,16 @@ def find_login(env: Mapping[str, str]) -> AuthFinding:
     if gh.is_file():  # Copilot gets its token from `gh`, and only `gh` knows whether it has one
         return AuthFinding(adapter_pb2.AUTH_STATE_UNKNOWN)
     return AuthFinding(adapter_pb2.AUTH_STATE_MISSING)
+
+
+def selected_model(env: Mapping[str, str]) -> SelectedModel:
+    """Return what the variables and the user's own files select; a variable goes before the files."""
+    spec = CopilotAdapter.spec
+    files = (stored_object(spec, env, name) for name in ("settings.json", "config.json"))
+    model = env.get("COPILOT_MODEL") or next(filter(None, (text(stored, "model") for stored in files)), "")
+    if env.get("COPILOT_PROVIDER_BASE_URL"):
+        return SelectedModel(model, env.get("COPILOT_PROVIDER_TYPE") or "openai")
+    return SelectedModel(model, "github" if model else "")
 
 
 def find_billing(env: Mapping[str, str], report: Report) -> Billing:

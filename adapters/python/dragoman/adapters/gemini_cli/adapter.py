@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dragoman.adapters.gemini_cli.acp import ACP_OPTIONS, GeminiAcpParser
 from dragoman.adapters.gemini_cli.classify import failure_of_error, failure_of_exit, with_status
 from dragoman.adapters.gemini_cli.home_overlay import CONFIG_DIR, make_home, protect_session, user_home
-from dragoman.adapters.gemini_cli.login import find_billing, find_login, renewing_login
+from dragoman.adapters.gemini_cli.login import find_billing, find_login, renewing_login, selected_model
 from dragoman.adapters.gemini_cli.parse import StreamParser
 from dragoman.adapters.gemini_cli.plan import (
     ENVIRONMENT,
@@ -23,7 +23,7 @@ from dragoman.protocol.errors import FieldViolation
 from dragoman.protocol.images import is_image
 from dragoman.sdk import Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
 from dragoman.sdk.acp import AcpAdapter, Conversation
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
+from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, SelectedModel
 from dragoman.sdk.fields import JsonValue, as_string, compact
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
@@ -127,6 +127,10 @@ class GeminiCliAdapter(AcpAdapter):
         """Return whether it is logged in."""
         del executable
         return find_login(env)
+
+    def selected_model(self, env: Mapping[str, str]) -> SelectedModel:
+        """Return what the user's own configuration selects."""
+        return selected_model(env)
 
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
         """Return who pays how, by its login method."""

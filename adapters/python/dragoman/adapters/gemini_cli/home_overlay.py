@@ -85,7 +85,7 @@ def read_settings(path: Path) -> dict[str, JsonValue]:
         raise _unreadable(path) from error
     try:
         value = json.loads(_COMMENT.sub(lambda found: found[1] or "", content[:_MOST_BYTES]) or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(path) from error
     if not isinstance(value, dict):
         raise _unreadable(path)

@@ -7,7 +7,7 @@ from typing import Final
 from dragoman.adapters.gemini_cli.home_overlay import CONFIG_DIR, read_settings, user_home
 from dragoman.adapters.gemini_cli.plan import auth_type_of
 from dragoman.sdk import FailureError, fields
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
+from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, SelectedModel
 from dragoman.sdk.fields import Fields, read_json_object
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
@@ -43,6 +43,17 @@ def renewing_login(env: Mapping[str, str]) -> RenewingLogin | None:
         return None
     expires_at_ms = fields.count(stored, "expiry_date")
     return RenewingLogin(folder / _LOGIN_FILE, None if expires_at_ms is None else expires_at_ms / 1000)
+
+
+def selected_model(env: Mapping[str, str]) -> SelectedModel:
+    """Return what the variables and the user's settings select; a variable goes before the settings."""
+    try:
+        settings = read_settings(user_home(env) / CONFIG_DIR / "settings.json")
+    except FailureError:
+        return SelectedModel()  # it would not start either
+    model = env.get("GEMINI_MODEL") or fields.text(fields.inner(settings, "model"), "name")
+    billing = _BILLING.get(_selected(settings, env), Billing())
+    return SelectedModel(model, (billing.biller or "google") if model else "")
 
 
 def _selected(settings: Fields, env: Mapping[str, str]) -> str:

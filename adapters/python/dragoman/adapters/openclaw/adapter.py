@@ -6,7 +6,13 @@ from typing import Final
 
 from dragoman.adapters.openclaw import plan, ws_bridge
 from dragoman.adapters.openclaw.classify import failure_of
-from dragoman.adapters.openclaw.environment import read_setting, run_file, tool_environment
+from dragoman.adapters.openclaw.environment import (
+    config_file,
+    read_setting,
+    run_file,
+    selected_model,
+    tool_environment,
+)
 from dragoman.adapters.openclaw.gateway import Gateway, Gateways
 from dragoman.adapters.openclaw.parse import OpenClawParser
 from dragoman.adapters.openclaw.status import read_auth, read_models
@@ -20,7 +26,8 @@ from dragoman.sdk import (
     Plan,
     Report,
 )
-from dragoman.sdk.detection import AuthFinding
+from dragoman.sdk.detection import AuthFinding, SelectedModel
+from dragoman.sdk.fields import read_json_object
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -102,6 +109,10 @@ class OpenClawAdapter(CommandLineAdapter):
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
         """Return whether the model's provider has a key or a login."""
         return await read_auth(executable, env, self.spec.api_key_variables)
+
+    def selected_model(self, env: Mapping[str, str]) -> SelectedModel:
+        """Return what the user's own configuration selects: a provider, a slash, and its model."""
+        return selected_model(read_json_object(config_file(env)))
 
     async def list_models(self, request: adapter_pb2.ListModelsRequest) -> adapter_pb2.ListModelsResponse:
         """List the models that the user's configuration names."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dragoman.sdk.fields import JsonValue
+from dragoman.sdk.detection import SelectedModel
+from dragoman.sdk.fields import Fields, JsonValue, inner, text
 from dragoman.sdk.spec import agent_spec
 
 STATE_VARIABLE: Final = agent_spec(__package__).config_dir_variable
@@ -59,6 +60,14 @@ def state_dir(env: Mapping[str, str]) -> Path:
 def config_file(env: Mapping[str, str]) -> Path:
     """Return the user's own configuration, which need not exist."""
     return Path(env.get(CONFIG_VARIABLE) or state_dir(env) / CONFIG_FILE)
+
+
+def selected_model(config: Fields) -> SelectedModel:
+    """Return the model of ``agents.defaults``, which is a text, or has one in ``primary``. Pure."""
+    defaults = inner(inner(config, "agents"), "defaults")
+    name = text(defaults, "model") or text(inner(defaults, "model"), "primary")
+    provider, slash, model = name.partition("/")
+    return SelectedModel(model, provider) if slash else SelectedModel(provider)
 
 
 def read_setting(executable: str, env: Mapping[str, str]) -> Setting:

@@ -17,7 +17,7 @@ from dragoman.protocol.errors import FieldViolation
 from dragoman.protocol.identity import near_names
 from dragoman.sdk import Evidence, FailureInfo, Job, Plan, Report, Settings, Terminal, rules
 from dragoman.sdk.acp import AcpAdapter, AcpOptions, Conversation, RpcError, conversation
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, probe
+from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, SelectedModel, probe
 from dragoman.sdk.failures import classify_text
 from dragoman.sdk.fields import JsonValue, as_bool, as_object, as_string
 from dragoman.sdk.spec import agent_spec
@@ -152,6 +152,11 @@ class OpencodeAdapter(AcpAdapter):
         """Return whether it has a login, a key or a provider of the user's own."""
         del executable
         return find_login(env, self.spec.api_key_variables)
+
+    def selected_model(self, env: Mapping[str, str]) -> SelectedModel:
+        """Return what the user's own configuration selects: a provider, a slash, and its model."""
+        provider, slash, model = configured_model(env).partition("/")
+        return SelectedModel(model, provider) if slash else SelectedModel(provider)
 
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
         """Return who pays how, by the login stored for its provider."""

@@ -5,7 +5,7 @@ from typing import Final
 
 from dragoman.adapters.pi.parse import PiParser
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report
-from dragoman.sdk.detection import Billing, stored_object
+from dragoman.sdk.detection import Billing, SelectedModel, stored_object
 from dragoman.sdk.failures import failure_of_evidence
 from dragoman.sdk.fields import as_string, inner, text
 from dragoman.sdk.run import offered_tools, options
@@ -52,6 +52,11 @@ class PiAdapter(CommandLineAdapter):
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Say what its own words mean: ``errorMessage`` of the last message, or a line on standard error."""
         return failure_of_evidence(evidence, "pi", status_leads=True)
+
+    def selected_model(self, env: Mapping[str, str]) -> SelectedModel:
+        """Return what the user's own settings select."""
+        settings = stored_object(self.spec, env, "settings.json")
+        return SelectedModel(text(settings, "defaultModel"), text(settings, "defaultProvider"))
 
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
         """Say who pays how, by the login stored for the provider, else the keys of ``env``."""

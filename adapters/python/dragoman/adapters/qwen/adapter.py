@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from dragoman.adapters.qwen.login import find_billing, find_login, renewing_login
+from dragoman.adapters.qwen.login import find_billing, find_login, renewing_login, selected_model
 from dragoman.adapters.qwen.plan import DEFAULTS, DEFAULTS_FILE, ENVIRONMENT, arguments, options
 from dragoman.sdk import Job, Plan, Report
 from dragoman.sdk.acp import AcpAdapter, AcpOptions
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin
+from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, SelectedModel
 from dragoman.sdk.fields import compact
 from dragoman.sdk.spec import agent_spec
 from msgspec.structs import replace
@@ -42,6 +42,10 @@ class QwenAdapter(AcpAdapter):
         """Say whether a provider is configured."""
         del executable
         return find_login(env)
+
+    def selected_model(self, env: Mapping[str, str]) -> SelectedModel:
+        """Return what the user's own configuration selects."""
+        return selected_model(env)
 
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
         """Return who pays how, by its login."""

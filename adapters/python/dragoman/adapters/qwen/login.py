@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, stored_file, stored_object
+from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, SelectedModel, stored_file, stored_object
 from dragoman.sdk.fields import count, inner, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as pb
@@ -40,6 +40,14 @@ def find_billing(env: Mapping[str, str], provider: str) -> Billing:
     if found.method == _OAUTH:
         return Billing(event_pb2.BILLING_TYPE_SUBSCRIPTION, "qwen")
     return Billing(event_pb2.BILLING_TYPE_API, provider)
+
+
+def selected_model(env: Mapping[str, str]) -> SelectedModel:
+    """Return what the user's settings select, else the variable."""
+    settings = stored_object(_SPEC, env, "settings.json")
+    method = text(inner(inner(settings, "security"), "auth"), "selectedType")
+    model = text(inner(settings, "model"), "name") or env.get("OPENAI_MODEL", "")
+    return SelectedModel(model, "qwen" if method == _OAUTH else method if model else "")
 
 
 def renewing_login(env: Mapping[str, str]) -> RenewingLogin | None:
