@@ -310,3 +310,21 @@ def test_names_of_signals() -> None:
     assert signal_name(9) == "SIGKILL"
     assert signal_name(63) == "signal 63"
     assert spawn_failure("E2BIG", "").message.startswith("The agent could not be started")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("could not be refreshed because your refresh token was already used.", "refresh_token_reused"),
+        ('{"error": {"code": "refresh_token_reused"}}', "refresh_token_reused"),
+        ("because your refresh token has expired. Please log out", "refresh_token_expired"),
+        ("because your refresh token was revoked. Please log out", "refresh_token_invalidated"),
+        ("invalid_grant: refresh token is invalid", "refresh_token_invalidated"),
+        ("Your API key is invalid", "agent_auth"),
+    ],
+)
+def test_why_a_login_could_not_be_renewed(words: str, code: str) -> None:
+    info = FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, "Log in.", "agent_auth", (words,))
+    assert failure_message(info).code == code
+    other = FailureInfo(pb.FAILURE_KIND_NETWORK, "Offline.", "agent_net", (words,))
+    assert failure_message(other).code == "agent_net"

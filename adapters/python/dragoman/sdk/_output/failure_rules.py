@@ -29,6 +29,22 @@ _ID: Final = r"(?:[\"'`][^\"'`\n]{1,128}[\"'`]|(?=[^\s\"'`]{0,40}[0-9_-])[^\s\"'
 _THING: Final = r"\b(?:session|thread|conversation|chat|checkpoint|resume)s?(?:[ _-]?id(?:entifier)?)?\b"
 _NOT_FOUND: Final = r"(?:was |is |could )?not (?:be )?found\b"
 
+REFRESH_TOKENS: Final = (
+    (
+        "refresh_token_reused",
+        LazyPattern(r"\brefresh_token_reused\b|\brefresh token [^\n]{0,20}\balready (?:been )?used\b"),
+    ),
+    ("refresh_token_expired", LazyPattern(r"\brefresh_token_expired\b|\brefresh token (?:has |is |was )?expired\b")),
+    (
+        "refresh_token_invalidated",
+        LazyPattern(
+            r"\brefresh_token_invalidated\b",
+            r"\brefresh token (?:is |was |has been )?(?:revoked|invalidated|invalid|rejected)\b",
+        ),
+    ),
+)
+"""Why a login could not be renewed, by the code of the failure, which is the same for all agents."""
+
 UNKNOWN_SESSION: Final = LazyPattern(
     r"\bno conversation found with session id",
     r"\b(?:unknown|invalid) (?:session|thread|conversation|chat|checkpoint)(?:[ _-]?id(?:entifier)?)?\b",
@@ -102,6 +118,7 @@ RULES: Final[tuple[tuple[pb.FailureKind.ValueType, LazyPattern], ...]] = (
             r"\b(?:set|specify|provide|configure|check) (?:the |your |an )?(?:[A-Z_]*API_KEY|api key)\b",
             r"\bmissing environment variable: .?[A-Z_]*(?:KEY|TOKEN)\b|\bmissing bearer\b|\bpermission_error\b",
             r"\b(?:oauth|access|auth|refresh|provider)[ _]?tokens?\b[^\n]{0,40}\b(?:expired|revoked|invalid)\b",
+            r"\brefresh token (?:was|has been|is) already (?:been )?used\b",
             r"\brefresh_token_(?:reused|expired|invalidated)\b|\bsession (?:has )?expired\b",
         ),
     ),

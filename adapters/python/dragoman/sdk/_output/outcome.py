@@ -9,9 +9,12 @@ from collections.abc import Callable
 
 from dragoman.protocol.clocks import FAILURE_BY_CLOCK, Clock
 from dragoman.protocol.failures import is_retryable
+from dragoman.sdk._output.failure_rules import REFRESH_TOKENS
 from dragoman.sdk._output.parser import FailureInfo, Report
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
+
+_MOST_CHARACTERS = 16 * 1024
 
 
 class Evidence(Struct, frozen=True):
@@ -173,11 +176,18 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def _refresh_token_code(info: FailureInfo) -> str:
+    if info.kind != pb.FAILURE_KIND_AUTH_REQUIRED:
+        return ""
+    texts = [words[:_MOST_CHARACTERS] for words in (info.message, *info.errors)]
+    return next((code for code, pattern in REFRESH_TOKENS if any(map(pattern.search, texts))), "")
+
+
 def failure_message(info: FailureInfo) -> pb.Failure:
-    """Return the protocol's form of a failure."""
+    """Return the protocol's form of a failure. A login that could not be renewed has a code that all agents share."""
     failure = pb.Failure(
         kind=info.kind,
-        code=info.code,
+        code=_refresh_token_code(info) or info.code,
         message=info.message,
         errors=info.errors,
         retryable=is_retryable(info.kind),
