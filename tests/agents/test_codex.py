@@ -101,6 +101,25 @@ async def renewing_service() -> AsyncIterator[tuple[str, list[str]]]:
         yield f"http://127.0.0.1:{port}/oauth/token", presented
 
 
+@asynccontextmanager
+async def account_service(status: str, answer: dict[str, Any]) -> AsyncIterator[tuple[str, list[str]]]:
+    """Serve a ChatGPT account with one answer; yield its address, and the paths that were asked for."""
+    asked: list[str] = []
+    body = json.dumps(answer).encode()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        asked.append(head.split()[1].partition("?")[0])
+        described = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        writer.write(f"{described}Connection: close\r\n\r\n".encode() + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+
+
 RECIPE = Recipe(
     make=adapter,
     family=CODEX,
@@ -420,6 +439,47 @@ class TestCodex(AgentSuite):
             runs = await asyncio.gather(*(harness.follow(request) for request in requests))
         assert [seen.result.outcome for seen in runs] == [pb.OUTCOME_SUCCEEDED] * 3
         assert presented == ["r-0"]
+
+    @pytest.mark.parametrize("code", ["refresh_token_reused", "refresh_token_expired", "refresh_token_invalidated"])
+    async def test_why_a_login_cannot_be_renewed(
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch, code: str
+    ) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(harness.root / "state"))
+        config = harness.isolation.config / "config.toml"
+        own = config.read_text().replace('env_key = "SCRIPTED_API_KEY"', "requires_openai_auth = true")
+        config.write_text(own)
+        expired = token({"exp": 1_000_000_000, "https://api.openai.com/auth": {"chatgpt_account_id": "a"}})
+        login = {**SUBSCRIPTION, "tokens": {**SUBSCRIPTION["tokens"], "access_token": expired}}
+        (harness.isolation.config / "auth.json").write_text(json.dumps(login))
+        async with account_service("401 Unauthorized", {"error": {"code": code}}) as (url, _):
+            env = {"CODEX_REFRESH_TOKEN_URL_OVERRIDE": f"{url}/oauth/token"}
+            seen = await harness.follow(harness.request("MOCK_401", env=env))
+        assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
+        assert seen.result.failure.code == code
+
+    async def test_its_rate_limits(self, harness: Harness) -> None:
+        usage = {
+            "plan_type": "pro",
+            "rate_limit": {
+                "allowed": True,
+                "limit_reached": False,
+                "primary_window": {"used_percent": 42, "limit_window_seconds": 18_000, "reset_at": 1_893_456_000}
+                | {"reset_after_seconds": 60},
+            },
+        }
+        (harness.isolation.config / "auth.json").write_text(json.dumps(SUBSCRIPTION))
+        async with account_service("200 OK", usage) as (url, asked):
+            (harness.isolation.config / "config.toml").write_text(f'chatgpt_base_url = "{url}/backend-api"\n')
+            response = await harness.client.get_quota(harness.adapter, env=harness.env)
+        assert response.failure == pb.Failure()
+        assert "/backend-api/wham/usage" in asked
+        assert [(window.window, window.used_percent) for window in response.windows] == [("primary (300 min)", 42)]
+        assert response.windows[0].resets_at.seconds == 1_893_456_000
+
+    async def test_no_rate_limits_without_a_login(self, harness: Harness) -> None:
+        (harness.isolation.config / "config.toml").unlink()
+        response = await harness.client.get_quota(harness.adapter, env=harness.env)
+        assert response.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
 
     async def test_no_login(self, harness: Harness) -> None:
         (harness.isolation.config / "config.toml").unlink()

@@ -6110,7 +6110,8 @@ type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The kind of failure.
 	Kind FailureKind `protobuf:"varint,1,opt,name=kind,proto3,enum=dragoman.v1.FailureKind" json:"kind,omitempty"`
-	// A stable, more specific code, e.g. "claude_max_turns". May be empty.
+	// A stable, more specific code, e.g. "claude_max_turns". May be empty. AUTH_REQUIRED, as a login could not be renewed:
+	// "refresh_token_reused", "refresh_token_expired" or "refresh_token_invalidated", at whichever agent that says so.
 	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	// What went wrong, where, and what to do, for people.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`

@@ -12,7 +12,7 @@ from dragoman.protocol.errors import Reason, invalid
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.limits import MAX_EVENT_BYTES
 from dragoman.protocol.wire import unroll
-from dragoman.sdk import Run, capabilities
+from dragoman.sdk import AdapterInfo, Run, capabilities
 from dragoman.sdk._serving.service import AdapterServicer
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -549,3 +549,30 @@ async def test_answers_that_come_to_nothing() -> None:
         for run_id, request_id, answer, reason in cases:
             request = api.RespondRequest(run_id=run_id, request_id=request_id, answer=answer)
             assert (await refusal(sidecar.stub.Respond(request))).reason is reason
+
+
+class Limited(Scripted):
+    """Reports rate limits, or what its request names as the reason why not."""
+
+    def describe(self) -> AdapterInfo:
+        return replace(self.info, capabilities=capabilities(pb.FEATURE_PROMPT, pb.FEATURE_QUOTA))
+
+    async def get_quota(self, request: api.GetQuotaRequest) -> api.GetQuotaResponse:
+        if request.env:
+            failure = pb.Failure(kind=pb.FAILURE_KIND_AUTH_REQUIRED, message=f"no {request.env['API_KEY']}")
+            return api.GetQuotaResponse(failure=failure)
+        return api.GetQuotaResponse(windows=[pb.RateLimit(window="five_hour", used_percent=42)] * 100)
+
+
+async def test_rate_limits() -> None:
+    async with serving(Limited()) as sidecar:
+        answer = await sidecar.stub.GetQuota(api.GetQuotaRequest())
+        assert (len(answer.windows), answer.HasField("read_at")) == (64, True)
+        failed = await sidecar.stub.GetQuota(api.GetQuotaRequest(env={"API_KEY": "a1b2-c3d4-e5f6-g7h8"}))
+        assert (failed.failure.message, failed.HasField("read_at")) == ("no [redacted]", False)
+
+
+async def test_rate_limits_that_are_not_declared() -> None:
+    async with serving(Scripted()) as sidecar:
+        error = await refusal(sidecar.stub.GetQuota(api.GetQuotaRequest()))
+        assert error.reason is Reason.NOT_IMPLEMENTED

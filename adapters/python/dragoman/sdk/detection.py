@@ -3,16 +3,19 @@
 from dragoman.sdk._detection.agent import SelectedModel, stored_file, stored_object
 from dragoman.sdk._detection.auth import AuthFinding
 from dragoman.sdk._detection.checks import Checks
-from dragoman.sdk._detection.programs import probe
+from dragoman.sdk._detection.programs import converse, find_executable, probe
 from dragoman.sdk._output.billing import Billing, key_billing
-from dragoman.sdk._run.login_lock import RenewingLogin
+from dragoman.sdk._run.login_lock import LoginLocks, RenewingLogin
 
 __all__ = [
     "AuthFinding",
     "Billing",
     "Checks",
+    "LoginLocks",
     "RenewingLogin",
     "SelectedModel",
+    "converse",
+    "find_executable",
     "key_billing",
     "probe",
     "stored_file",

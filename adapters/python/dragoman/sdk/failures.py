@@ -8,10 +8,12 @@ from dragoman.sdk._output.failures import (
     sentence,
     unknown_session,
 )
+from dragoman.sdk._output.outcome import failure_message
 
 __all__ = [
     "classify_http",
     "classify_text",
+    "failure_message",
     "failure_of_evidence",
     "failure_of_text",
     "sentence",

@@ -3057,7 +3057,9 @@ class Failure(google.protobuf.message.Message):
     kind: Global___FailureKind.ValueType
     """The kind of failure."""
     code: builtins.str
-    """A stable, more specific code, e.g. "claude_max_turns". May be empty."""
+    """A stable, more specific code, e.g. "claude_max_turns". May be empty. AUTH_REQUIRED, as a login could not be renewed:
+    "refresh_token_reused", "refresh_token_expired" or "refresh_token_invalidated", at whichever agent that says so.
+    """
     message: builtins.str
     """What went wrong, where, and what to do, for people."""
     retryable: builtins.bool

@@ -16,9 +16,10 @@ from dragoman.adapters.codex.login import (
 )
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.adapters.codex.plan import BYPASS, plan_run
+from dragoman.adapters.codex.quota import read_quota
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
-from dragoman.sdk.detection import AuthFinding, Billing, Checks, RenewingLogin, SelectedModel, probe
+from dragoman.sdk.detection import AuthFinding, Billing, Checks, RenewingLogin, SelectedModel, find_executable, probe
 from dragoman.sdk.fields import JsonValue, as_bool, objects, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
@@ -92,6 +93,17 @@ class CodexAdapter(CommandLineAdapter):
                 response.listed_at.GetCurrentTime()
                 return response
         return await super().list_models(request)
+
+    async def get_quota(self, request: adapter_pb2.GetQuotaRequest) -> adapter_pb2.GetQuotaResponse:
+        """Ask the account's service, by Codex, how much of its rate limits is used."""
+        env = {key: value for key, value in {**os.environ, **request.env}.items() if key not in self.spec.strip}
+        command = request.config.fields["command"].string_value if "command" in request.config.fields else ""
+        executable = find_executable(self.spec.executables, env.get("PATH", ""), command)
+        if executable is None:
+            failure = pb.Failure(kind=pb.FAILURE_KIND_NOT_INSTALLED, code="codex_not_installed")
+            failure.message = f"Codex was not found. {self.spec.install_hint}".strip()
+            return adapter_pb2.GetQuotaResponse(failure=failure)
+        return await read_quota(str(executable), env, self.spec.version, self.login_locks)
 
     async def check_agent(self, env: Mapping[str, str], config: Mapping[str, JsonValue], checks: Checks) -> None:
         """Check that the program can be used, and that its sandbox works here."""

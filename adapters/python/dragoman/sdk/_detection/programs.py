@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,8 @@ from msgspec import Struct
 _VERSION: Final = re.compile(r"(?<![\w.])v?(\d+\.\d+(?:\.\d+)*(?:[-+][0-9A-Za-z.+-]*[0-9A-Za-z])?)(?![\w])")
 _RELEASE: Final = re.compile(r"\d+\.\d+\.\d+")  # packages of one platform may append its name
 _ABOUT_OTHERS: Final = re.compile("warn|deprecat", re.IGNORECASE)
+_END_BOUND_S: Final = 2.0  # that a program may take to end by itself once it has answered
+_MOST_LINE_BYTES: Final = 1024 * 1024
 _PIPES: Final = frozenset({1, 2})
 _PIPE_BOUND_S: Final = 0.5  # that an ended program's pipes may stay open: what it left behind may hold them
 _KILL_BOUND_S: Final = 2.0  # that a killed program may take to be gone
@@ -78,6 +80,54 @@ def parse_version(text: str) -> str | None:
         if match:
             return match[1]
     return None
+
+
+async def converse(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    lines: bytes,
+    is_answer: Callable[[str], bool],
+    timeout_s: float,
+) -> str:
+    """Start a program, give it lines, and return the first line of its output that is the answer.
+
+    It gets its end of input, and a moment to end by itself, before its process group is killed. It runs in the root
+    directory, in a session of its own. Cancelled, it kills too.
+
+    Args:
+        argv: the program, absolute, and its arguments.
+        env: its whole environment.
+        lines: what it gets at its standard input, which stays open until it has answered.
+        is_answer: whether a line, without its newline, is the answer.
+        timeout_s: seconds until it is killed.
+
+    Returns:
+        The line. Empty: it ended or its time was over before it answered, or it could not be started.
+    """
+    loop = asyncio.get_running_loop()
+    watch = _Conversation(loop, is_answer)
+    try:
+        transport, _ = await loop.subprocess_exec(
+            lambda: watch, *argv, env=dict(env), cwd="/", start_new_session=True
+        )
+    except (OSError, ValueError):
+        return ""
+    try:
+        pipe = transport.get_pipe_transport(0)
+        if isinstance(pipe, asyncio.WriteTransport):
+            pipe.write(lines)
+        await asyncio.wait({watch.answered, watch.exited}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if watch.answered.done():
+            if isinstance(pipe, asyncio.WriteTransport):
+                pipe.close()
+            await asyncio.wait({watch.exited}, timeout=_END_BOUND_S)
+        else:
+            await asyncio.wait({watch.closed}, timeout=_PIPE_BOUND_S if watch.exited.done() else 0)
+    finally:
+        _kill_group(transport.get_pid())
+        await asyncio.wait({watch.exited}, timeout=_KILL_BOUND_S)
+        transport.close()
+    return watch.line
 
 
 async def probe(
@@ -151,6 +201,28 @@ class _Watch(asyncio.SubprocessProtocol):
         if returncode is None or returncode < 0:
             return Probe(None, stdout, stderr, error=f"ended by {_signal_name(returncode)}")
         return Probe(returncode, stdout, stderr)
+
+
+class _Conversation(_Watch):
+    """Looks for the answer among the lines of a program."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, is_answer: Callable[[str], bool]) -> None:
+        super().__init__(loop, 0)
+        self.answered: asyncio.Future[None] = loop.create_future()
+        self.line = ""
+        self._is_answer = is_answer
+        self._begun = bytearray()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd != 1 or self.answered.done():
+            return
+        *lines, rest = (self._begun + data).split(b"\n")
+        self._begun = rest[:_MOST_LINE_BYTES]
+        for line in lines:
+            text = line.decode("utf-8", "replace")
+            if not self.answered.done() and self._is_answer(text):
+                self.line = text
+                self.answered.set_result(None)
 
 
 def _signal_name(returncode: int | None) -> str:

@@ -8,6 +8,8 @@ from typing import Final
 from dragoman.protocol import REVISION
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import new_instance_id
+from dragoman.protocol.redaction.redactor import Redactor
+from dragoman.protocol.redaction.sources import request_secrets
 from dragoman.protocol.server import Context
 from dragoman.sdk._serving.described import described_schema
 from dragoman.sdk.adapter import Adapter
@@ -85,7 +87,10 @@ class QueryServicer:
             raise DragomanError(Reason.NOT_IMPLEMENTED, f"{self.info.type} does not report its account's rate limits")
         response = await self._adapter.get_quota(request)
         del response.windows[_MOST_WINDOWS:]
-        if not response.HasField("failure"):
+        if response.HasField("failure"):
+            secrets = Redactor(request_secrets(pb.ExecuteRequest(env=request.env, config=request.config)))
+            response.failure.message = secrets.text(response.failure.message)
+        else:
             response.read_at.GetCurrentTime()
         return response
 

@@ -2337,7 +2337,8 @@ export type Failure = Message$1<"dragoman.v1.Failure"> & {
   kind: FailureKind;
 
   /**
-   * A stable, more specific code, e.g. "claude_max_turns". May be empty.
+   * A stable, more specific code, e.g. "claude_max_turns". May be empty. AUTH_REQUIRED, as a login could not be renewed:
+   * "refresh_token_reused", "refresh_token_expired" or "refresh_token_invalidated", at whichever agent that says so.
    *
    * @generated from field: string code = 2;
    */
