@@ -118,7 +118,7 @@ def test_references_to_common_keys_are_replaced_and_what_stands_beside_them_wins
     schema = bundled_schema({**written, "x-own": True})
     assert schema["properties"] == {
         **common_properties("model"),
-        "effort": {"type": "string", "enum": ["low"], "description": "Own."},
+        "effort": {"type": "string", "enum": ["low"], "description": "Own.", "x-group": "model"},
         "speed": {"type": "integer", "$ref": "#/$defs/own"},
     }
     assert {key: value for key, value in schema.items() if key != "properties"} == {

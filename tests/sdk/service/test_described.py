@@ -21,6 +21,11 @@ def test_forms_can_be_built_of_it(entry: object) -> None:
     for name, about in schema["properties"].items():
         assert about["title"], name
         assert about["description"], name
+        assert about["x-group"] in {"run", "model", "program", "limits", "permissions", "agent"}, name
+        assert ("headers" in name or name == "env") == about.get("x-secret", False), name
+    orders = [about["x-order"] for about in schema["properties"].values()]
+    assert orders == list(range(1, len(orders) + 1))
+    assert schema["properties"]["timeoutSec"]["x-group"] == "limits"
     if info.has(pb.FEATURE_WORKSPACE):
         assert schema["properties"]["cwd"]["x-required-unless"] == "workspace.cwd"
         assert "cwd" not in schema.get("required", [])

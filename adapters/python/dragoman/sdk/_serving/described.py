@@ -9,6 +9,8 @@ from dragoman.v1 import event_pb2 as pb
 
 REQUIRED_UNLESS: Final = "x-required-unless"
 """Says of a property that it must be given unless the request has this field."""
+OWN_GROUP: Final = "agent"
+"""The group of the settings that only one agent has."""
 _WORDS: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _SHORT: Final = frozenset({"api", "id", "mcp", "url"})
 
@@ -16,14 +18,18 @@ _SHORT: Final = frozenset({"api", "id", "mcp", "url"})
 def described_schema(info: AdapterInfo) -> dict[str, Any]:
     """Return an adapter's schema with what it need not say itself.
 
-    Each property has a ``title``; ``model`` has those known as ``examples``, as other names are allowed too; ``cwd``
-    is marked as required unless ``workspace.cwd`` is given, which ``required`` cannot say.
+    Each property has a ``title``, its place among the others in ``x-order``, as not every reader of JSON keeps it,
+    and its group in ``x-group``: those that no group is written for are the agent's own. ``model`` has those known
+    as ``examples``, as other names are allowed too; ``cwd`` is marked as required unless ``workspace.cwd`` is given,
+    which ``required`` cannot say.
     """
     schema = copy.deepcopy(dict(info.config_schema))
     schema.setdefault("title", info.label)
     properties: dict[str, Any] = schema.get("properties", {})
-    for name, about in properties.items():
+    for place, (name, about) in enumerate(properties.items(), start=1):
         about.setdefault("title", title_of(name))
+        about.setdefault("x-group", OWN_GROUP)
+        about.setdefault("x-order", place)
     known = [model.id for model in info.models]
     if "model" in properties and known and "enum" not in properties["model"]:
         properties["model"].setdefault("examples", known)
