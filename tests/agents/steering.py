@@ -1,12 +1,15 @@
 """What becomes of an input for an agent's present turn."""
 
+import base64
 import json
 from typing import Any, ClassVar, Final
 
 import pytest
 from dragoman.client import RunStream
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
+from tests.agents.filing import NOTES, PNG
 from tests.agents.harness import Harness, Recipe, Seen, when
 
 WORDS: Final = "Prefer the colour heliotrope from now on."
@@ -57,6 +60,32 @@ class SteeringTests:
         bodies = [(event.WhichOneof("body"), event) for event in seen.events]
         taken = next(at for at, (kind, event) in enumerate(bodies) if kind == "message" and event.message.input_id)
         assert taken < max(at for at, (kind, _) in enumerate(bodies) if kind == "text")
+
+    async def test_files_of_an_input_reach_the_model_in_the_present_turn(self, harness: Harness) -> None:
+        if not harness.has(pb.FEATURE_STEER) or harness.lacks("shell"):
+            pytest.skip("it takes no input in its present turn, or has no commands")
+        over = harness.workspace / "over"
+        image = api.Attachment(name="a pixel.png", media_type="image/png", content=PNG)
+        sees = harness.has(pb.FEATURE_IMAGES)
+
+        async def act(stream: RunStream) -> None:
+            files = [NOTES, image] if sees else [NOTES]
+            await stream.send(WORDS, mode=pb.INPUT_MODE_STEER, attachments=files, input_id="word")
+            over.touch()
+
+        prompt = 'MOCK_ROUNDS command="until test -e over; do sleep 0.1; done"'
+        react = when(lambda event: event.tool_call.status == pb.TOOL_STATUS_RUNNING, act)
+        model = self.recipe.seeing_model if sees else ""
+        seen = await harness.run(prompt, react=react, permissions=_ALLOWED, leaves=["over"], model=model)
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert settled(seen) == ["accepted", "taken"]
+        assert seen.text.count("Three rounds.") == 1, "it is one turn"
+        (accepted,) = seen.of("input_accepted")
+        assert list(accepted.attachments) == (["notes.txt", "a pixel.png"] if sees else ["notes.txt"])
+        bodies = json.dumps([request.body for request in harness.model_requests])
+        assert "- notes.txt (text/plain, 22 bytes)" in bodies
+        if sees:
+            assert base64.b64encode(PNG).decode() in bodies
 
     @pytest.mark.proves("input at the end of a turn", features=(pb.FEATURE_STEER,), uses=())
     async def test_an_input_for_a_turn_that_ends_is_not_lost(self, harness: Harness) -> None:
