@@ -60,6 +60,7 @@ class OpencodeAdapter(AcpAdapter):
             mode=content.agent_of(job),
             config_values={"effort": variant} if variant else {},
             slash_commands=True,  # see _prompt
+            steers=True,  # its loop looks for further messages before each call of the model
             acknowledged=("fs/write_text_file",),  # it notifies the editor of a text, and writes the file itself
             usage="last_call",
             tool_name=tool_name,

@@ -20,6 +20,7 @@ from dragoman.sdk._output.parser import (
     FailureInfo,
     Output,
     Report,
+    Steering,
     Stream,
     Terminal,
     Update,
@@ -30,7 +31,7 @@ from dragoman.sdk._output.parser import (
 )
 from dragoman.sdk._output.usage import amount_text
 from dragoman.sdk.acp._changes import Changes
-from dragoman.sdk.acp._ending import ending, failure_of, is_lost_session, other_usage, run_usage
+from dragoman.sdk.acp._ending import ending, error_text, failure_of, is_lost_session, other_usage, run_usage
 from dragoman.sdk.acp._requests import Requests
 from dragoman.sdk.acp._session import (
     PROTOCOL_VERSION,
@@ -41,6 +42,7 @@ from dragoman.sdk.acp._session import (
     adjusted,
     adjustments,
     described,
+    full_prompt,
     initialize_params,
     prompt_blocks,
     read_offer,
@@ -52,6 +54,8 @@ from dragoman.v1 import event_pb2 as pb
 
 INITIALIZE: Final = "initialize"
 PROMPT: Final = "session/prompt"
+_INPUT: Final = "input"
+"""The tag of a prompt that joins the turn."""
 COST_KEY: Final = "acpSessionCost"
 """The session's parameter that keeps what it has cost so far."""
 
@@ -101,6 +105,7 @@ class AcpParser:
             "session/fork": self._opened,
             "adjust": self._adjusted,
             PROMPT: self._prompted,
+            _INPUT: self._joined,
         }
 
     # What the run loop calls.
@@ -122,10 +127,22 @@ class AcpParser:
                 outputs += self._updates.calls.cut_off()
         return outputs
 
+    def steer(self, steering: Steering) -> Iterable[Output] | None:
+        """Give the agent an input as a further prompt, which is in the session once it has come."""
+        is_running = self._is_prompted and self.report.terminal is None and not self._stopping
+        if not (self._options.steers and is_running) or (steering.images and not self.offer.images):
+            return None
+        prompt = prompt_blocks(full_prompt(steering.prompt), steering.images)
+        return [self._ask(PROMPT, {"sessionId": self._session_id, "prompt": prompt}, _INPUT), steering.taken]
+
+    @property
+    def _is_prompted(self) -> bool:
+        return PROMPT in self._peer.pending or _INPUT in self._peer.pending
+
     def interrupt(self) -> Iterable[Output]:
         """Ask the agent to stop: the turn is cancelled; before there is one, its input is closed."""
         self._stopping = True
-        if PROMPT not in self._peer.pending:
+        if not self._is_prompted:
             return [*self._requests.give_up(), CloseInput()]
         self._updates.calls.interrupt()
         # The turn first: an agent whose question is answered before it knows of the end continues without the tool.
@@ -145,7 +162,7 @@ class AcpParser:
             return self._asked(message)
         if isinstance(message, Notification):
             return self._notified(message)
-        if self._stopping and message.tag != PROMPT:
+        if self._stopping and message.tag not in {PROMPT, _INPUT}:
             return []  # nothing more is begun
         changed = self._changes.answered(message.tag, message.fields, message.error)
         if changed is not None:
@@ -271,7 +288,7 @@ class AcpParser:
             method, params = self._adjustments[0]
             return [self._ask(method, {"sessionId": self._session_id, **params}, "adjust")]
         self._updates.is_history = False
-        prompt = prompt_blocks(self._conversation)
+        prompt = prompt_blocks(self._conversation.prompt, self._conversation.images)
         return [self._ask(PROMPT, {"sessionId": self._session_id, "prompt": prompt})]
 
     def _adjusted(self, result: Fields) -> Iterable[Output]:
@@ -280,7 +297,13 @@ class AcpParser:
 
     # The end.
 
+    def _joined(self, result: Fields) -> Iterable[Output]:
+        """Take the answer to a prompt that joined the turn: the turn's own, if that ended before."""
+        return () if PROMPT in self._peer.pending else self._prompted(result)
+
     def _prompted(self, result: Fields) -> Iterable[Output]:
+        if self.report.terminal is not None or (_INPUT in self._peer.pending and not self._stopping):
+            return ()  # the agent has more to do
         outputs: list[Output] = [*self._updates.speech.pause(), *self._updates.calls.close_denied()]
         other = other_usage(result, self._options)
         if other is not None:
@@ -304,6 +327,10 @@ class AcpParser:
             report.session_params[COST_KEY] = amount_text(self._cost.total)
 
     def _failed(self, tag: str, error: RpcError) -> list[Output]:
+        if tag == _INPUT and (PROMPT in self._peer.pending or self.report.terminal is not None):
+            message = f"The agent answered an input with an error: {error_text(error)}"
+            return [_notice(pb.SEVERITY_WARNING, "acp_input_failed", message)]
+        tag = PROMPT if tag == _INPUT else tag
         outputs: list[Output] = list(self._updates.speech.pause())
         method = self._adjustments[0][0] if tag == "adjust" and self._adjustments else tag
         if tag == PROMPT:

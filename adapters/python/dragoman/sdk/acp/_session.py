@@ -67,6 +67,10 @@ class AcpOptions(Struct, frozen=True):
     False: an unseen character goes before it.
     """
 
+    steers: bool = False
+    """Whether a prompt that comes during a turn joins it, before the next call of the model. Both are answered at the
+    end. The protocol does not say so: many agents end the turn for it, or refuse it."""
+
     # Reading.
     usage: UsageMeaning = "turn"
     tokens: Callable[[Fields], pb.TokenCounts | None] = lambda _: None
@@ -212,10 +216,10 @@ def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def prompt_blocks(conversation: Conversation) -> list[dict[str, str]]:
+def prompt_blocks(prompt: str, images: Iterable[AttachedFile]) -> list[dict[str, str]]:
     """Return the content of session/prompt."""
-    images = [{"type": "image", "mimeType": image.media_type, "data": image.base64} for image in conversation.images]
-    return [{"type": "text", "text": conversation.prompt}, *images]
+    blocks = [{"type": "image", "mimeType": image.media_type, "data": image.base64} for image in images]
+    return [{"type": "text", "text": prompt}, *blocks]
 
 
 def unsupported(conversation: Conversation, offer: Offer) -> Iterator[tuple[str, str]]:
