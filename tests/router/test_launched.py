@@ -144,6 +144,7 @@ async def test_a_crash_loop_is_reported_and_slows_down(folder: Path) -> None:
 
         assert {error.reason for error in errors} == {Reason.ADAPTER_UNAVAILABLE}
         assert "exited with code 3" in errors[0].message
+        assert "1 times in a row" not in errors[0].message
         log = folder / "s" / "logs" / "fake.log"
         assert str(log) in errors[0].message
         assert "adapter output" in log.read_text()

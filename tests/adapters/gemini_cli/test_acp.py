@@ -114,6 +114,7 @@ def test_a_refused_call_gets_no_further_update_so_it_ends_here() -> None:
     talk.say(" Sorry.")
     (result,) = of(talk.outputs, "tool_result")
     assert (result.tool_call_id, result.status) == (WRITE_ID, pb.TOOL_STATUS_DENIED)
+    assert result.content == "It was not allowed."
     assert talk.end() == pb.FAILURE_KIND_UNSPECIFIED
 
 

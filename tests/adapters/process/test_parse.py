@@ -48,11 +48,10 @@ def test_each_kind_of_paperclips_transcripts() -> None:
     assert not unsaid.HasField("is_error"), "absent is not false"
 
 
-def test_pieces_make_items_and_say_where_they_end() -> None:
+@pytest.mark.parametrize("other", [{"type": "user"}, {"type": "user", "delta": True}])
+def test_pieces_make_items_and_say_where_they_end(other: dict[str, Any]) -> None:
     piece = {"type": "assistant", "delta": True}
-    events = feed(
-        ObjectParser(), {**piece, "text": "a"}, {**piece, "text": "b"}, {"type": "user"}, {**piece, "text": "c"}
-    )
+    events = feed(ObjectParser(), {**piece, "text": "a"}, {**piece, "text": "b"}, other, {**piece, "text": "c"})
     texts = [(event.text.item_id, event.text.WhichOneof("content")) for event in events if event.HasField("text")]
     ended = [("text-1", None), ("text-2", "delta"), ("text-2", None)]
     assert texts == [("text-1", "delta"), ("text-1", "delta"), *ended]
