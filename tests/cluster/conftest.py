@@ -61,6 +61,7 @@ VALUES: Final[dict[str, Any]] = {
                 {"name": "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "value": "1"},
             ],
         },
+        {"name": "codex", "image": {"repository": "localhost/dragoman-codex"}},
     ],
     "networkPolicy": {
         "kubernetesApi": {"cidrs": [f"{ADDRESS}/32"]},
@@ -117,7 +118,7 @@ def node(measured: Measured) -> Iterator[Node]:
             pause = folder / "pause.tar"
             _write_image(Path(programs) / "pause", pause)
             one.load(pause)
-            for image in ("router", "dragoman-exec", "claude-code"):
+            for image in ("router", "dragoman-exec", "claude-code", "codex"):
                 archive = ROOT / "build" / "images" / f"{image}.tar"
                 started = time.monotonic()
                 one.load(archive)

@@ -22,6 +22,7 @@ from tests.cluster.conftest import (
     AGENT_KEY,
     HOOK_KEY,
     HOOK_PORT,
+    MODEL_URL,
     RELEASE,
     SPACE,
     VALUES,
@@ -71,7 +72,7 @@ async def collect(stream: RunStream) -> list[pb.AgentEvent]:
 async def client(release: str) -> AsyncIterator[Client]:
     """A caller outside, through the node's port."""
     async with Client(release, reattach_s=120) as one:
-        await ready_adapters(one, "process", "claude_code")
+        await ready_adapters(one, "process", "claude_code", "codex")
         yield one
 
 
@@ -147,6 +148,26 @@ async def test_a_real_claude_code_beside_the_router_works_with_the_model_of_anot
     check_stream(events)
     assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED, events[-1]
     assert [event for event in events if event.HasField("tool_call")]
+
+
+async def test_a_real_codex_in_a_pod_of_its_own_works_with_the_model_of_another_pod(
+    client: Client, measured: Measured
+) -> None:
+    provider = f'{{name="scripted",base_url="{MODEL_URL}/v1",env_key="SCRIPTED_API_KEY",wire_api="responses"}}'
+    settings = ('model="gpt-5.5"', 'model_provider="scripted"', f"model_providers.scripted={provider}")
+    arguments = [
+        word for one in (*settings, "features.plugins=false", "analytics.enabled=false") for word in ("-c", one)
+    ]
+    started = time.monotonic()
+    request = execute_request("codex", WRITE, cwd="/workspace", config={"extraArgs": arguments})
+    request.env["SCRIPTED_API_KEY"] = "sk-fake-0000-dragoman-testkit"
+    request.permissions.auto_approve = True
+    async with client.execute(request) as run:
+        events = await collect(run)
+    measured.note("a run of Codex, a file written", f"{time.monotonic() - started:.1f} s")
+    check_stream(events)
+    assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED, events[-1]
+    assert [event.file_change.path for event in events if event.HasField("file_change")] == ["/workspace/notes.txt"]
 
 
 def test_the_kubelet_itself_asks_the_ports_of_health(node: Node, release: str) -> None:
