@@ -4,21 +4,26 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tonic_health::pb::health_server::HealthServer;
 
 use crate::listen::{Listener, OverTcp, OverUnix, listen};
 use crate::server::Server;
 use crate::tls::OverTls;
-use crate::wire::Boundary;
+use crate::wire::{Boundary, Healthy, Probed};
 use crate::{Adapter, descriptors, guard, json_log};
 
 const GRACE: Duration = Duration::from_secs(15);
 /// That connections may still be used once all streams have ended.
 const CLOSING: Duration = Duration::from_secs(1);
+/// Bytes of a request that holds the name of a service.
+const LARGEST_PROBE: usize = 4096;
 
 /// Serves an adapter where the variable `DRAGOMAN_LISTEN` says. It ends on SIGTERM or SIGINT, once its runs have; a second
-/// signal ends these at once. It must come first in `main`: a run's guard is this very program, started again, and this is
+/// signal ends these at once. They may continue for the seconds in `DRAGOMAN_DRAIN_GRACE` before they are cancelled.
+/// `DRAGOMAN_HEALTH` is the address of a port in the clear that serves health alone, for probes. It must come first in `main`: a run's guard is this very program, started again, and this is
 /// what it does then.
 pub fn serve<A: Adapter>(adapter: A) -> ExitCode {
     if guard::run_if_stage() {
@@ -48,8 +53,13 @@ async fn serve_until_asked<A: Adapter>(adapter: A) -> Result<(), String> {
     if address.is_empty() {
         return Err("nowhere to listen: set DRAGOMAN_LISTEN, e.g. to unix:$HOME/agent.sock".to_owned());
     }
+    let allowed = drain_grace(&std::env::var("DRAGOMAN_DRAIN_GRACE").unwrap_or_default())?;
     let (serving, is_serving) = watch::channel(true);
     let server = Server::new(adapter, serving)?;
+    let probed = std::env::var("DRAGOMAN_HEALTH").unwrap_or_default();
+    if !probed.is_empty() {
+        serve_health(&probed, is_serving.clone()).await?; // until the runtime ends
+    }
     let listener = listen(&address).await?;
     let failed = |error: std::io::Error| format!("watch for signals: {error}");
     let mut asked = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
@@ -92,7 +102,7 @@ async fn serve_until_asked<A: Adapter>(adapter: A) -> Result<(), String> {
         either(terminated, interrupted).await;
         json_log::info("adapter draining", &[]);
         tokio::select! {
-            () = server.drain(GRACE) => {}
+            () = async { server.settle(allowed).await; server.drain(GRACE).await } => {}
             () = async { loop { either(terminated, interrupted).await; server.hurry(); } } => {}
         }
         closing.send_replace(true);
@@ -106,9 +116,48 @@ async fn serve_until_asked<A: Adapter>(adapter: A) -> Result<(), String> {
     Ok(())
 }
 
+/// Answers probes of health in the clear, at a port of loopback or at "host:port".
+async fn serve_health(address: &str, is_serving: watch::Receiver<bool>) -> Result<(), String> {
+    let is_port = address.parse::<u16>().is_ok();
+    let target = if is_port { format!("127.0.0.1:{address}") } else { address.to_owned() };
+    let failed = |error: std::io::Error| format!("health cannot be served at {address}: {error}");
+    let listener = TcpListener::bind(target).await.map_err(failed)?;
+    let builder = tonic::transport::Server::builder().max_concurrent_streams(8);
+    let health = HealthServer::new(Probed(Healthy(is_serving))).max_decoding_message_size(LARGEST_PROBE);
+    tokio::spawn(async move {
+        let never = std::future::pending();
+        if let Err(error) = builder.serve_with_incoming_shutdown(health, OverTcp(listener), never).await {
+            json_log::error("health is served no more", &[("error", &error.to_string())]);
+        }
+    });
+    Ok(())
+}
+
+/// Returns how long live runs may continue once the adapter is to end.
+fn drain_grace(text: &str) -> Result<Duration, String> {
+    let seconds = if text.trim().is_empty() { Some(0.0) } else { text.trim().parse::<f64>().ok() };
+    let grace = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    grace.ok_or_else(|| format!("DRAGOMAN_DRAIN_GRACE={text:?} is no number of seconds; e.g. 300"))
+}
+
 async fn either(one: &mut Signal, other: &mut Signal) {
     tokio::select! {
         _ = one.recv() => {}
         _ = other.recv() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_grace_is_a_number_of_seconds() {
+        for (text, millis) in [("", 0), ("0", 0), (" 2.5 ", 2500), ("300", 300_000)] {
+            assert_eq!(drain_grace(text), Ok(Duration::from_millis(millis)), "{text:?}");
+        }
+        for text in ["5m", "-1", "nan", "inf", "1e300", "x"] {
+            assert!(drain_grace(text).is_err(), "{text:?}");
+        }
     }
 }

@@ -99,6 +99,13 @@ impl<A: Adapter> Server<A> {
         &self.described.adapter
     }
 
+    /// Rejects new runs, and waits until none lives any more, or that long. `drain` comes after it.
+    pub async fn settle(&self, limit: Duration) {
+        self.is_draining.store(true, Ordering::SeqCst);
+        self.serving.send_replace(false);
+        let _ = timeout(limit, self.driving.closed()).await; // or they are cancelled
+    }
+
     /// Rejects new runs, stops those that live within a grace, and ends the streams with their results.
     pub async fn drain(&self, grace: Duration) {
         self.is_draining.store(true, Ordering::SeqCst);
