@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dragoman.sdk._detection.agent import VersionCache, locate
@@ -244,14 +245,14 @@ signal.pause()
 
 async def test_one_that_hangs_and_ignores_everything_is_killed_within_its_time(tmp_path: Path) -> None:
     with leash(tmp_path) as (path, reader):
-        for limit_s in (1.5, 15.0, PATIENCE_S / 3):  # on a busy machine it has not yet said a word at the first one
+        for limit_s in (1.5, 15.0, PATIENCE_S / 3):  # on a busy machine it has not yet woken a word at the first one
             start = time.monotonic()
             answer = await probe(python(STUBBORN.format(leash=path, children=True)), ENV, limit_s)
             took = time.monotonic() - start
             if answer.stdout:
                 break
         else:
-            pytest.fail("it never said a word")
+            pytest.fail("it never woken a word")
         assert wait_until_released(reader)
     assert (answer.exit_code, answer.timed_out, answer.error) == (None, True, "")
     assert answer.stdout.startswith("1.2.3\n")
@@ -315,6 +316,28 @@ async def test_cancelled_it_kills(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert wait_until_released(reader)
+
+
+async def test_cancelled_before_it_is_known_to_run_it_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    begin, known, woken = loop.subprocess_exec, asyncio.Event(), asyncio.Event()
+
+    async def begin_slowly(*args: Any, **options: Any) -> Any:
+        begun = await begin(*args, **options)
+        await known.wait()
+        return begun
+
+    monkeypatch.setattr(loop, "subprocess_exec", begin_slowly)
+    with leash(tmp_path) as (path, reader):
+        task = asyncio.create_task(probe(python(STUBBORN.format(leash=path, children=True)), ENV, PATIENCE_S))
+        loop.add_reader(reader, woken.set)
+        await woken.wait()
+        loop.remove_reader(reader)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        known.set()
+        assert await asyncio.to_thread(wait_until_released, reader)
 
 
 async def test_many_at_once() -> None:

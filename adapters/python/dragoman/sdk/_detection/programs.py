@@ -151,10 +151,17 @@ async def probe(
     """
     loop = asyncio.get_running_loop()
     watch = _Watch(loop, max_output)
-    try:
-        transport, _ = await loop.subprocess_exec(
+    starting = loop.create_task(
+        loop.subprocess_exec(
             lambda: watch, *argv, stdin=asyncio.subprocess.DEVNULL, env=dict(env), cwd="/", start_new_session=True
         )
+    )
+    try:
+        # Cancelled itself, it would kill the program alone, and wait for ever if its pipes were not connected yet.
+        transport, _ = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        starting.add_done_callback(_kill_started)
+        raise
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return Probe(None, "", "", error=reason or "it cannot be started")
@@ -230,6 +237,13 @@ def _signal_name(returncode: int | None) -> str:
         return signal.Signals(-(returncode or 0)).name
     except ValueError:  # a real-time signal, or an unknown one
         return "an unknown signal"
+
+
+def _kill_started(starting: "asyncio.Future[tuple[asyncio.SubprocessTransport, _Watch]]") -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        transport, _ = starting.result()
+        _kill_group(transport.get_pid())
+        transport.close()
 
 
 def _kill_group(pid: int) -> None:
