@@ -6,7 +6,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from dragoman.sdk._detection.agent import VersionCache, locate
 from dragoman.sdk._detection.programs import (
     Probe,
     _Watch,
+    converse,
     find_executable,
     packaged_version,
     parse_version,
@@ -245,14 +246,14 @@ signal.pause()
 
 async def test_one_that_hangs_and_ignores_everything_is_killed_within_its_time(tmp_path: Path) -> None:
     with leash(tmp_path) as (path, reader):
-        for limit_s in (1.5, 15.0, PATIENCE_S / 3):  # on a busy machine it has not yet woken a word at the first one
+        for limit_s in (1.5, 15.0, PATIENCE_S / 3):  # on a busy machine it has not yet written at the first one
             start = time.monotonic()
             answer = await probe(python(STUBBORN.format(leash=path, children=True)), ENV, limit_s)
             took = time.monotonic() - start
             if answer.stdout:
                 break
         else:
-            pytest.fail("it never woken a word")
+            pytest.fail("it never wrote")
         assert wait_until_released(reader)
     assert (answer.exit_code, answer.timed_out, answer.error) == (None, True, "")
     assert answer.stdout.startswith("1.2.3\n")
@@ -318,7 +319,14 @@ async def test_cancelled_it_kills(tmp_path: Path) -> None:
         assert wait_until_released(reader)
 
 
-async def test_cancelled_before_it_is_known_to_run_it_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def conversing(argv: list[str], env: dict[str, str], timeout_s: float) -> str:
+    return await converse(argv, env, b"ask\n", lambda _line: False, timeout_s)
+
+
+@pytest.mark.parametrize("asks", [probe, conversing], ids=["probe", "converse"])
+async def test_cancelled_before_it_is_known_to_run_it_kills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: Callable[..., Coroutine[Any, Any, Any]]
+) -> None:
     loop = asyncio.get_running_loop()
     begin, known, woken = loop.subprocess_exec, asyncio.Event(), asyncio.Event()
 
@@ -329,7 +337,7 @@ async def test_cancelled_before_it_is_known_to_run_it_kills(tmp_path: Path, monk
 
     monkeypatch.setattr(loop, "subprocess_exec", begin_slowly)
     with leash(tmp_path) as (path, reader):
-        task = asyncio.create_task(probe(python(STUBBORN.format(leash=path, children=True)), ENV, PATIENCE_S))
+        task = asyncio.create_task(asks(python(STUBBORN.format(leash=path, children=True)), ENV, PATIENCE_S))
         loop.add_reader(reader, woken.set)
         await woken.wait()
         loop.remove_reader(reader)

@@ -104,12 +104,9 @@ async def converse(
     Returns:
         The line. Empty: it ended or its time was over before it answered, or it could not be started.
     """
-    loop = asyncio.get_running_loop()
-    watch = _Conversation(loop, is_answer)
+    watch = _Conversation(asyncio.get_running_loop(), is_answer)
     try:
-        transport, _ = await loop.subprocess_exec(
-            lambda: watch, *argv, env=dict(env), cwd="/", start_new_session=True
-        )
+        transport = await _started(watch, argv, env)
     except (OSError, ValueError):
         return ""
     try:
@@ -149,19 +146,9 @@ async def probe(
         timeout_s: Seconds until it is killed.
         max_output: Bytes of each stream that are kept, from its beginning; the rest is read and dropped.
     """
-    loop = asyncio.get_running_loop()
-    watch = _Watch(loop, max_output)
-    starting = loop.create_task(
-        loop.subprocess_exec(
-            lambda: watch, *argv, stdin=asyncio.subprocess.DEVNULL, env=dict(env), cwd="/", start_new_session=True
-        )
-    )
+    watch = _Watch(asyncio.get_running_loop(), max_output)
     try:
-        # Cancelled itself, it would kill the program alone, and wait for ever if its pipes were not connected yet.
-        transport, _ = await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        starting.add_done_callback(_kill_started)
-        raise
+        transport = await _started(watch, argv, env, stdin=asyncio.subprocess.DEVNULL)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return Probe(None, "", "", error=reason or "it cannot be started")
@@ -237,6 +224,23 @@ def _signal_name(returncode: int | None) -> str:
         return signal.Signals(-(returncode or 0)).name
     except ValueError:  # a real-time signal, or an unknown one
         return "an unknown signal"
+
+
+async def _started(
+    watch: _Watch, argv: Sequence[str], env: Mapping[str, str], stdin: int = asyncio.subprocess.PIPE
+) -> asyncio.SubprocessTransport:
+    """Start a program in the root directory and in a session of its own; cancelled, have it killed once it runs."""
+    loop = asyncio.get_running_loop()
+    starting = loop.create_task(
+        loop.subprocess_exec(lambda: watch, *argv, stdin=stdin, env=dict(env), cwd="/", start_new_session=True)
+    )
+    try:
+        # Cancelled itself, it would kill the program alone, and wait for ever if its pipes were not connected yet.
+        transport, _ = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        starting.add_done_callback(_kill_started)
+        raise
+    return transport
 
 
 def _kill_started(starting: "asyncio.Future[tuple[asyncio.SubprocessTransport, _Watch]]") -> None:
