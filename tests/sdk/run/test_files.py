@@ -1,14 +1,18 @@
 """Where the files of runs are, and that nothing of them stays."""
 
+import asyncio
 import os
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.sdk._request.attachments import AttachmentError
+from dragoman.sdk._output.attached import AttachedFile
+from dragoman.sdk._request.attachments import AttachmentError, lay_out_attachments
 from dragoman.sdk._run import files
 from dragoman.sdk._run.files import FileStore, RunFiles, remove_leftovers
 from dragoman.v1 import adapter_pb2 as api
@@ -154,3 +158,74 @@ async def test_an_image_that_is_none(folder: Path) -> None:
     request.attachments.add(name="a", media_type="image/png", path=str(folder / "source"))
     with pytest.raises(AttachmentError, match="is no image/png"):
         await FileStore().files_of_run().lay_out(request)
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="it has /proc")
+
+
+@pytest.fixture
+async def bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> RunFiles:
+    """Return the files of a run whose inputs may have ten bytes of them."""
+    monkeypatch.setattr(files, "MOST_SENT_BYTES", 10)
+    return FileStore().files_of_run()
+
+
+def of_bytes(size: int) -> list[api.Attachment]:
+    return [api.Attachment(name="a", content=b"x" * size)]
+
+
+async def test_a_cancelled_input_leaves_no_files_and_takes_no_room(
+    bounded: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun, goes_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    folders: list[Path] = []
+
+    def slowly(sent: Sequence[api.Attachment], directory: Path, *most: int | None) -> tuple[AttachedFile, ...]:
+        folders.append(directory)
+        loop.call_soon_threadsafe(has_begun.set)
+        goes_on.wait()
+        return lay_out_attachments(sent, directory, *most)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "lay_out_attachments", slowly)
+        sending = asyncio.create_task(bounded.lay_out_sent(of_bytes(8)))
+        await has_begun.wait()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        goes_on.set()
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+    assert not folders[0].exists()
+    assert bounded.directories == []
+    (file,) = await bounded.lay_out_sent(of_bytes(10))
+    assert file.path.read_bytes() == b"x" * 10
+
+
+async def test_files_of_an_input_that_cannot_be_written_take_no_room(bounded: RunFiles, folder: Path) -> None:
+    twice = [*of_bytes(4), *of_bytes(4)]
+    with pytest.raises(FileExistsError):
+        await bounded.lay_out_sent(twice)
+    assert await bounded.lay_out_sent(of_bytes(10))
+
+
+@LINUX
+async def test_files_with_more_than_the_system_says_keep_the_bound(bounded: RunFiles) -> None:
+    status = api.Attachment(name="status", path="/proc/self/status")
+    assert Path(status.path).stat().st_size == 0
+    with pytest.raises(AttachmentError, match="no room"):
+        await bounded.lay_out_sent([status])
+    assert await bounded.lay_out_sent(of_bytes(10))
+    with pytest.raises(AttachmentError, match="no room"):
+        await bounded.lay_out_sent([status])
+
+
+@LINUX
+async def test_what_a_file_turned_out_to_have_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = Path("/proc/version").read_bytes()
+    monkeypatch.setattr(files, "MOST_SENT_BYTES", len(version) + 5)
+    run = FileStore().files_of_run()
+    assert await run.lay_out_sent([api.Attachment(name="version", path="/proc/version")])
+    with pytest.raises(AttachmentError, match="all inputs"):
+        await run.lay_out_sent(of_bytes(6))
+    assert await run.lay_out_sent(of_bytes(5))

@@ -109,17 +109,28 @@ def bytes_of(attachments: Sequence[adapter_pb2.Attachment]) -> int:
     return sum(_examined(attachment)[0] for attachment in attachments)
 
 
-def lay_out_attachments(attachments: Sequence[adapter_pb2.Attachment], directory: Path) -> tuple[AttachedFile, ...]:
+def lay_out_attachments(
+    attachments: Sequence[adapter_pb2.Attachment], directory: Path, most: int | None = None
+) -> tuple[AttachedFile, ...]:
     """Write checked files into an empty directory; reads and writes files, so call it in a thread.
 
+    Args:
+        attachments: the files.
+        directory: where they go.
+        most: bytes that they may have together; None for no such bound.
+
     Raises:
-        AttachmentError: a file is not what it was when the request was checked.
+        AttachmentError: a file is not what it was when the request was checked, or together they have too much.
         OSError: one cannot be written.
     """
-    return tuple(_laid_out(attachment, directory / attachment.name) for attachment in attachments)
+    files: list[AttachedFile] = []
+    for attachment in attachments:
+        room = None if most is None else most - sum(file.size for file in files)
+        files.append(_laid_out(attachment, directory / attachment.name, room))
+    return tuple(files)
 
 
-def _laid_out(attachment: adapter_pb2.Attachment, path: Path) -> AttachedFile:
+def _laid_out(attachment: adapter_pb2.Attachment, path: Path, room: int | None) -> AttachedFile:
     kept = is_image(attachment.media_type)
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         if attachment.WhichOneof("source") == "content":
@@ -132,6 +143,8 @@ def _laid_out(attachment: adapter_pb2.Attachment, path: Path) -> AttachedFile:
             size += len(piece)
             if size > most:
                 raise AttachmentError(f"{attachment.name}: {attachment.path} has more than {most >> 20} MiB.")
+            if room is not None and size > room:  # some files have more than the system says: those of /proc do
+                raise AttachmentError(f"{attachment.name}: there is no room for all of {attachment.path}.")
             file.write(piece)
             if kept:
                 pieces.append(piece)

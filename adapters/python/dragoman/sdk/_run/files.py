@@ -117,30 +117,53 @@ class RunFiles:
             self.attached = await self._written("attachments", list(request.attachments))
 
     async def lay_out_sent(self, attachments: Sequence[adapter_pb2.Attachment]) -> tuple[AttachedFile, ...]:
-        """Write the files that come with an input, into a directory of their own.
+        """Write the files that come with an input, into a directory of their own. Cancelled, leave none.
 
         Raises:
             AttachmentError: one is not what it was when the request was checked, or the run has got too much.
             OSError: one cannot be written.
         """
-        files = list(attachments)
-        size = await asyncio.to_thread(bytes_of, files)
-        if self._sent_bytes + size > MOST_SENT_BYTES:
-            raise AttachmentError(f"the files of all inputs of a run have at most {MOST_SENT_BYTES >> 20} MiB")
-        self._sent += 1
-        self._sent_bytes += size
-        return await self._written(f"sent-{self._sent}", files)
+        # A thread cannot be cancelled: what it writes is removed once it has ended.
+        writing = asyncio.create_task(self._write_sent(list(attachments)))
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            writing.add_done_callback(self._remove_unwanted)
+            raise
 
-    async def _written(self, name: str, attachments: list[adapter_pb2.Attachment]) -> tuple[AttachedFile, ...]:
+    async def _write_sent(self, attachments: list[adapter_pb2.Attachment]) -> tuple[AttachedFile, ...]:
+        reserved = await asyncio.to_thread(bytes_of, attachments)
+        room = MOST_SENT_BYTES - self._sent_bytes
+        if reserved > room:
+            raise _too_much()
+        self._sent += 1
+        self._sent_bytes += reserved
+        try:
+            files = await self._written(f"sent-{self._sent}", attachments, room)
+        finally:
+            self._sent_bytes -= reserved
+        self._sent_bytes += sum(file.size for file in files)
+        if self._sent_bytes > MOST_SENT_BYTES:  # as the files of another input had more than the system said
+            self.remove(files)
+            raise _too_much()
+        return files
+
+    async def _written(
+        self, name: str, attachments: list[adapter_pb2.Attachment], most: int | None = None
+    ) -> tuple[AttachedFile, ...]:
         directory = self._directory / name
         directory.mkdir(mode=0o700)
         try:
-            files = await asyncio.to_thread(lay_out_attachments, attachments, directory)
+            files = await asyncio.to_thread(lay_out_attachments, attachments, directory, most)
         except (AttachmentError, OSError):
             _in_thread(_remove, directory)
             raise
         self.directories.append(str(directory))
         return files
+
+    def _remove_unwanted(self, writing: "asyncio.Task[tuple[AttachedFile, ...]]") -> None:
+        if not writing.cancelled() and writing.exception() is None:
+            self.remove(writing.result())
 
     def remove(self, files: Sequence[AttachedFile]) -> None:
         """Remove files that came with an input which was not accepted."""
@@ -224,6 +247,10 @@ class RunFiles:
         for path in self._directory.iterdir():
             if path != kept:
                 _remove(path)
+
+
+def _too_much() -> AttachmentError:
+    return AttachmentError(f"the files of all inputs of a run have at most {MOST_SENT_BYTES >> 20} MiB")
 
 
 def unknown_artifact(run_id: str, name: str, known: Iterable[str] = ()) -> DragomanError:
