@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from dragoman.protocol.duties import ALL_DUTIES
 from dragoman.protocol.errors import Reason
+from dragoman.router.policy.spending import bounded
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
@@ -106,3 +107,10 @@ async def test_a_later_attempt_gets_what_is_left_and_none_begins_without(folder:
         assert events[-1].result.failure.kind == event_pb2.FAILURE_KIND_AUTH_REQUIRED
         budgets = [request.limits.budget for request in second.requests("Execute")]
         assert budgets == ([event_pb2.Budget(cost=left, tool_calls=3)] if left else [])
+
+
+def test_caps_on_cost_in_another_currency_leave_the_others_in_force() -> None:
+    own, most = event_pb2.Budget(cost="5", currency="EUR", turns=9), event_pb2.Budget(cost="2", turns=3, tool_calls=7)
+    budget, why = bounded(own, [most], None)
+    assert budget == event_pb2.Budget(cost="5", currency="EUR", turns=3, tool_calls=7)
+    assert "in USD does not lower" in why

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dragoman.protocol.duties import ALL_DUTIES
 from dragoman.protocol.errors import Reason
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as pb
@@ -137,6 +138,14 @@ async def test_an_agent_that_never_reports_cost_gets_a_notice_and_is_not_refused
         assert second.limits == own
 
 
+async def test_an_agent_that_reports_cost_in_another_currency_gets_a_notice(folder: Path) -> None:
+    tools = '[[budgets]]\nname = "tools"\nperiod = "total"\ntool_calls = 9\n'
+    for policy, expected in ((ACME + 'currency = "EUR"\n', ["budget_unknown"]), (tools, [])):
+        async with under(folder, policy) as (caller, _sidecar):
+            events = await run(caller, {"spent": "0.1"}, {"spent": "0.1"}, DONE).rest()
+            assert codes(events) == expected
+
+
 async def test_a_run_has_the_policys_budget_and_may_narrow_it(folder: Path) -> None:
     policy = "[limits.budget]\ncost = 2\ntool_calls = 10\n"
     async with under(folder, policy) as (caller, sidecar):
@@ -150,6 +159,22 @@ async def test_a_run_has_the_policys_budget_and_may_narrow_it(folder: Path) -> N
         default, narrowed = (request.limits.budget for request in sidecar.requests("Execute"))
         assert default == event_pb2.Budget(cost="2", currency="USD", tool_calls=10)
         assert narrowed == event_pb2.Budget(cost="1", tool_calls=10, turns=3)
+
+
+async def test_caps_that_cannot_be_kept_for_an_adapter_refuse_no_run_that_sets_none(folder: Path) -> None:
+    fields = {
+        "features": [event_pb2.FEATURE_TOOL_START, event_pb2.FEATURE_QUEUE],
+        "duties": [duty for duty in ALL_DUTIES if duty != pb.DUTY_BUDGETS],
+    }
+    async with under(folder, "[limits.budget]\nturns = 2\ntool_calls = 1\n", **fields) as (caller, sidecar):
+        events = await run(caller, DONE).rest()
+        assert events[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+        assert codes(events) == ["budget_unknown"]
+        own = await run(caller, DONE, limits=event_pb2.Limits(budget=event_pb2.Budget(turns=1))).error()
+        assert own.reason is Reason.NOT_SUPPORTED
+        more = await run(caller, {"tool": "1"}, {"tool": "2"}, {"gate": "never"}).rest()
+        assert more[-1].result.failure.kind == event_pb2.FAILURE_KIND_BUDGET_EXCEEDED
+        sidecar.open("never")
 
 
 async def test_all_attempts_share_what_is_left(folder: Path) -> None:

@@ -32,7 +32,7 @@ def refuse_unsupported(request: adapter_pb2.ExecuteRequest, description: adapter
         DragomanError: NOT_SUPPORTED, CAPABILITY_MISSING, or INVALID_REQUEST of a setting that its schema lacks.
     """
     if adapter_pb2.DUTY_BUDGETS not in description.duties:
-        _refuse(_unkept_caps(request.limits.budget, description.capabilities))
+        _refuse(unkept_caps(request.limits.budget, description))
     if adapter_pb2.DUTY_REFUSALS in description.duties:
         return
     features = {item.feature for item in description.capabilities.items}
@@ -51,10 +51,12 @@ def refuse_unsupported(request: adapter_pb2.ExecuteRequest, description: adapter
         raise invalid_fields([FieldViolation(f"config.{name}", text) for name in unknown])
 
 
-def _unkept_caps(budget: pb.Budget, capabilities: pb.Capabilities) -> list[FieldViolation]:
-    """Return the caps that a router cannot keep for an adapter; that it queues inputs is not seen as turns."""
-    wrong = never_reported(budget, capabilities)
-    if budget.HasField("turns") and any(item.feature == pb.FEATURE_QUEUE for item in capabilities.items):
+def unkept_caps(budget: pb.Budget, description: adapter_pb2.DescribeResponse) -> list[FieldViolation]:
+    """Return the caps that neither an adapter keeps nor a router for it: it does not see queued inputs as turns."""
+    wrong = never_reported(budget, description.capabilities)
+    if adapter_pb2.DUTY_BUDGETS in description.duties:
+        return wrong
+    if budget.HasField("turns") and any(item.feature == pb.FEATURE_QUEUE for item in description.capabilities.items):
         wrong.append(FieldViolation("limits.budget.turns", "its adapter does not keep it; leave it out"))
     return wrong
 

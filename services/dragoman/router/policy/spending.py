@@ -5,14 +5,16 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
-from dragoman.protocol.budgets import Used, amount_text, lowered_budget, narrowed_budget, never_reported
+from dragoman.protocol.budgets import Decision, Used, amount_text, lowered_budget, narrowed_budget
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.spending import AMOUNTS, LABEL, Account, LabelBudget, Period, Spent
+from dragoman.router.policy.duties import unkept_caps
+from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
-from dragoman.v1 import router_pb2
 from msgspec import Struct
 
+_CURRENCY: Final = "USD"
 _BILLION: Final = 10**9
 _MOST: Final = 10**15
 """The most of an amount that one run counts for: a database must be able to add up those of many."""
@@ -163,30 +165,40 @@ def failure(budget: LabelBudget, account: Account, cap: Reached) -> pb.Failure:
     )
 
 
-def bounded(own: pb.Budget, most: Sequence[pb.Budget], capabilities: pb.Capabilities | None) -> pb.Budget:
-    """Return a request's own budget, lowered to others as far as its agent reports what they cap.
+def bounded(
+    own: pb.Budget, most: Sequence[pb.Budget], description: adapter_pb2.DescribeResponse | None
+) -> tuple[pb.Budget, str]:
+    """Return a request's own budget, lowered to others as far as they can be kept; and what cannot, for people.
 
     Args:
         own: the request's.
         most: the highest caps.
-        capabilities: the agent's; ``None`` leaves nothing out.
+        description: the adapter's; ``None`` leaves nothing out.
     """
     budget = pb.Budget()
     budget.CopyFrom(own)
+    unkept, why = dict[str, None](), list[str]()
     for other in most:
         caps = pb.Budget()
         caps.CopyFrom(other)
-        for violation in never_reported(caps, capabilities) if capabilities is not None else ():
-            caps.ClearField(violation.path.rpartition(".")[2])  # type: ignore[arg-type] # the name of a cap
-        lowered_budget(budget, caps)
-    return budget
+        for violation in unkept_caps(caps, description) if description is not None else ():
+            name = violation.path.rpartition(".")[2]
+            caps.ClearField(name)  # type: ignore[arg-type] # the name of a cap
+            unkept[name.replace("_", " ")] = None
+        if lowered_budget(budget, caps) is not None:
+            ours, theirs = budget.currency or _CURRENCY, caps.currency or _CURRENCY
+            why.append(f"The router's cap on cost in {theirs} does not lower the run's budget, which is in {ours}.")
+            caps.ClearField("cost")
+            caps.ClearField("currency")
+            lowered_budget(budget, caps)
+    if unkept:
+        why.insert(0, f"The agent does not report {' and '.join(unkept)}, which the router's budgets cap.")
+    return budget, " ".join(dict.fromkeys(why))
 
 
-def uncounted(most: Sequence[pb.Budget], capabilities: pb.Capabilities) -> str:
-    """Return that an agent never reports what some budgets cap; empty if it reports all."""
-    violations = (violation for budget in most for violation in never_reported(budget, capabilities))
-    caps = dict.fromkeys(violation.path.rpartition(".")[2].replace("_", " ") for violation in violations)
-    return f"The agent does not report {' and '.join(caps)}, which the router's budgets cap." if caps else ""
+def uncounted(decision: Decision) -> str:
+    """Return that cost in another currency is not counted."""
+    return f"Cost in {decision.used!r} does not count towards the router's budgets in {decision.limit}."
 
 
 def status(budget: LabelBudget, account: Account, spent: Spent) -> router_pb2.BudgetStatus:

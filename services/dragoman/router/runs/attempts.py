@@ -18,7 +18,7 @@ from dragoman.router.policy.fallback import (
     with_remaining_time,
 )
 from dragoman.router.policy.next_step import Failed, Fallback, NextStep, Outcome, Rejected, Retry
-from dragoman.router.policy.spending import bounded, uncounted
+from dragoman.router.policy.spending import bounded
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.inputs import Declined, Refused, StatusReported
@@ -92,7 +92,7 @@ class AttemptScheduler:
         self._own.CopyFrom(request.limits.budget)
         self._most = most
         if most:
-            self._course.meter = BudgetMeter(bounded(self._own, most, None))
+            self._course.meter = BudgetMeter(bounded(self._own, most, None)[0])
         following: adapter_pb2.ExecuteRequest | None = request
         while following is not None:
             outcome = await self._attempts(following)
@@ -270,13 +270,11 @@ class AttemptScheduler:
 
 def _lower(run: Run, request: adapter_pb2.ExecuteRequest, own: pb.Budget, most: Sequence[pb.Budget]) -> None:
     """Lower the budget that an adapter gets to those of the operator, as far as it reports what they cap."""
-    description = run.backend.record.description
     if not most:
         return
-    capabilities = description.capabilities if description is not None else pb.Capabilities()
-    budget = bounded(own, most, capabilities)
+    budget, unkept = bounded(own, most, run.backend.record.description or adapter_pb2.DescribeResponse())
     request.limits.ClearField("budget")
     if budget.ByteSize():
         request.limits.budget.CopyFrom(budget)
-    if why := uncounted(most, capabilities):
-        run.notices.warn("budget_unknown", why)
+    if unkept:
+        run.notices.warn("budget_unknown", unkept)

@@ -84,6 +84,8 @@ class RunSpending:
         self._accounts = accounts
         currencies = {budget.caps.currency for budget, _ in accounts}
         self._meters = {name: BudgetMeter(pb.Budget(cost=_HIGHEST, currency=name)) for name in currencies}
+        self._currencies = {budget.caps.currency for budget, _ in accounts if budget.caps.cost}
+        """Those of budgets that cap cost."""
         self._before: dict[Account, Spent] = {}
         """What another router wrote of it."""
         self._warned: set[Account] = set()
@@ -144,8 +146,10 @@ class RunSpending:
         return True
 
     def _count(self, event: pb.AgentEvent) -> None:
-        for meter in self._meters.values():
-            meter.take(event)
+        for currency, meter in self._meters.items():
+            for decision in meter.take(event):
+                if decision.kind == "unknown" and currency in self._currencies:
+                    self._run.notices.warn("budget_unknown", policy.uncounted(decision))
 
     def _own(self, budget: LabelBudget, account: Account) -> Spent:
         used = policy.as_spent(self._meters[budget.caps.currency].used, runs=1)
