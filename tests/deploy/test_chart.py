@@ -104,9 +104,15 @@ def test_it_renders_as_before(shape: str) -> None:
 
 
 OURS = {"meta.helm.sh/release-name": "rel"}
-CLAIM = {"metadata": {"annotations": OURS}}
-KEPT = {"metadata": {"annotations": {**OURS, "helm.sh/resource-policy": "keep"}}}
-OF_ANOTHER = {"metadata": {"annotations": {"meta.helm.sh/release-name": "another"}}}
+STATE = {"name": "rel-dragoman-state"}
+CLAIM = {"metadata": {**STATE, "annotations": OURS}}
+KEPT = {"metadata": {**STATE, "annotations": {**OURS, "helm.sh/resource-policy": "keep"}}}
+OF_ANOTHER = {"metadata": {**STATE, "annotations": {"meta.helm.sh/release-name": "another"}}}
+WITHOUT = {"metadata": STATE}
+ENDING = {"metadata": {**CLAIM["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+HOME = {"metadata": {"name": "rel-dragoman-codex-home", "annotations": OURS}}
+CODEX = {"name": "codex", "mode": "sidecar", "image": {"repository": "codex"}, "home": {"size": "1Gi"}}
+EXTRA = {"metadata": {"name": "shared", "annotations": OURS}}
 
 
 def upgraded(folder: Path, installed: Mapping[str, Any], **sets: Any) -> None:
@@ -114,7 +120,8 @@ def upgraded(folder: Path, installed: Mapping[str, Any], **sets: Any) -> None:
     copy = folder / "dragoman"
     shutil.copytree(CHART, copy)
     template = copy / "templates" / "upgrade.yaml"
-    (copy / "installed.json").write_text(json.dumps(installed), encoding="utf-8")
+    objects = {"PersistentVolumeClaim": {"items": []}, **installed}
+    (copy / "installed.json").write_text(json.dumps(objects), encoding="utf-8")
     found = r'(get ($.Files.Get "installed.json" | fromJson) "\1")'
     text, count = re.subn(r'lookup "[^"]+" "([^"]+)" \S+ \S+(?= }})', found, template.read_text(encoding="utf-8"))
     assert count == 2
@@ -146,16 +153,30 @@ def test_an_older_version_over_a_newer_run_log_is_refused(tmp_path: Path) -> Non
         (CLAIM, {"router__persistence__enabled": True}, False),
         (KEPT, {}, False),
         (OF_ANOTHER, {}, False),
+        (WITHOUT, {}, False),
+        (ENDING, {}, False),
+        (HOME, {}, True),
+        (HOME, {"adapters": [{**CODEX, "name": "claude-code"}]}, True),
+        (HOME, {"adapters": [CODEX]}, False),
+        (HOME, {"adapters": [{**CODEX, "home": {"existingClaim": "another"}}]}, True),
+        (EXTRA, {}, True),
+        (
+            EXTRA,
+            {"extraObjects": [{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}}]},
+            False,
+        ),
     ],
 )
 def test_an_upgrade_that_would_delete_a_volume_is_refused(
     tmp_path: Path, claim: Object, sets: dict[str, Any], is_refused: bool
 ) -> None:
+    installed = {"PersistentVolumeClaim": {"items": [WITHOUT, claim]}}
     if not is_refused:
-        upgraded(tmp_path, {"PersistentVolumeClaim": claim}, **sets)
+        upgraded(tmp_path, installed, **sets)
         return
-    with pytest.raises(Failed, match=re.escape("annotate pvc rel-dragoman-state helm.sh/resource-policy=keep")):
-        upgraded(tmp_path, {"PersistentVolumeClaim": claim}, **sets)
+    name = claim["metadata"]["name"]
+    with pytest.raises(Failed, match=re.escape(f"annotate pvc {name} helm.sh/resource-policy=keep")):
+        upgraded(tmp_path, installed, **sets)
 
 
 def test_without_values_it_is_a_router_without_rights() -> None:
