@@ -33,6 +33,7 @@ async def test_files_go_with_an_input(tmp_path: Path) -> None:
     assert (done.code, done.out, done.err) == (0, "accepted; recorded as event 9\n", "")
     (request,) = fake.requests("Send")
     assert (request.run_id, request.text, request.mode) == ("run-1", "Look.", pb.INPUT_MODE_STEER)
+    assert request.sender == "dragoman command line"
     assert [(one.name, one.media_type, one.content) for one in request.attachments] == [
         ("notes.txt", "text/plain", b"mulberry"),
         ("a.png", "image/png", PNG),

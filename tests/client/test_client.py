@@ -109,7 +109,7 @@ async def test_an_input_is_sent_with_its_files() -> None:
     files = [api.Attachment(name="a", content=b"x")]
     async with client_of(fake) as client:
         response = await client.send(
-            "run-1", "t", mode=pb.INPUT_MODE_STEER, attachments=files, input_id="i", adapter="a"
+            "run-1", "t", mode=pb.INPUT_MODE_STEER, attachments=files, input_id="i", sender="me", adapter="a"
         )
     assert response.sequence == 9
     fields = {
@@ -117,6 +117,7 @@ async def test_an_input_is_sent_with_its_files() -> None:
         "inputId": "i",
         "text": "t",
         "mode": "INPUT_MODE_STEER",
+        "sender": "me",
         "adapter": "a",
     }
     assert sent(fake) == [("Send", {**fields, "attachments": [{"name": "a", "content": "eA=="}]})]

@@ -237,6 +237,7 @@ class Client:
         mode: event_pb2.InputMode.ValueType = event_pb2.INPUT_MODE_QUEUE,
         attachments: Iterable[pb.Attachment] = (),
         input_id: str = "",
+        sender: str = "",
         adapter: str = "",
     ) -> pb.SendResponse:
         """Give a run an input while its agent works. The events of the run say whether the agent took it.
@@ -247,6 +248,7 @@ class Client:
             mode: QUEUE: as another turn, after the present one; STEER: in the present turn.
             attachments: files and images that go with it.
             input_id: the input's ID; sending it again is idempotent. Empty: a new one.
+            sender: who sends it, for the record.
             adapter: the run's adapter; empty if the router knows the run.
 
         Raises:
@@ -254,7 +256,7 @@ class Client:
                 RUN_FINISHED; TOO_MANY_INPUTS.
         """
         request = send_request(run_id, text, mode, input_id, attachments)
-        request.adapter = adapter
+        request.sender, request.adapter = sender, adapter
         return await self._channel.answer(self._channel.adapter.Send(request, timeout=self._timeout))
 
     async def update_run(

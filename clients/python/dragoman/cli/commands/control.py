@@ -131,6 +131,7 @@ def send_command(run_id: str, text: str, options: SendOptions, adapter: str, rou
             mode=mode,
             attachments=attachments(options.attach, images=images),
             input_id=input_id,
+            sender="dragoman command line",
             adapter=adapter,
         )
 
