@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.claude_code.parse import ClaudeParser
+from dragoman.adapters.claude_code.plan import SKIPS
 from dragoman.sdk import Output, Write
 from dragoman.sdk.parsing import NotUpdated, Update, Updated
+from dragoman.v1 import event_pb2 as pb
 
 from tests.adapters.claude_code.test_inputs import RESULT, running, take
 
 MODEL = Update("update-1", model="haiku")
 MODE = Update("update-2", permission_mode="plan")
+BYPASS = Update("update-3", permission_mode="bypassPermissions")
 
 
 def asked(parser: ClaudeParser, update: Update) -> dict[str, Any]:
@@ -47,6 +50,17 @@ def test_a_rejected_change_has_the_agents_reason() -> None:
     asked(parser, MODE)
     outputs = answered(parser, MODE.update_id, subtype="error", error="not available")
     assert outputs == [NotUpdated(MODE.update_id, "not available")]
+
+
+def test_a_change_after_which_nothing_is_asked_is_announced() -> None:
+    parser = running()
+    asked(parser, BYPASS)
+    notice = pb.Notice(severity=pb.SEVERITY_WARNING, code=SKIPS[0], message=SKIPS[1])
+    outputs = answered(parser, BYPASS.update_id, subtype="success")
+    assert outputs == [Updated(BYPASS.update_id), pb.AgentEvent(notice=notice)]
+    asked(parser, BYPASS)
+    outputs = answered(parser, BYPASS.update_id, subtype="error", error="not available")
+    assert outputs == [NotUpdated(BYPASS.update_id, "not available")]
 
 
 def test_a_change_waits_until_the_turn_runs_and_is_none_after_it() -> None:

@@ -29,6 +29,11 @@ ENVIRONMENT: Final = {
 STRICTEST_MODE: Final = "default"
 """Claude Code asks for everything that its user's settings do not allow."""
 BYPASS_MODE: Final = "bypassPermissions"
+SKIPS: Final = (
+    "permissions_skipped",
+    "Claude Code asks no questions in this run: permissions.rules and default_decision decide nothing.",
+)
+"""Code and text of the notice for a run in which nothing is asked."""
 
 _INSTRUCTIONS: Final = "instructions.md"
 _MCP_CONFIG: Final = "mcp.json"
@@ -157,10 +162,7 @@ def _prompt(job: Job, notes: list[str]) -> str:
 
 def _notices(job: Job) -> Iterator[tuple[str, str]]:
     if _skips_permissions(job) or job.permissions.native_mode == BYPASS_MODE:
-        yield (
-            "permissions_skipped",
-            "Claude Code asks no questions in this run: permissions.rules and default_decision decide nothing.",
-        )
+        yield SKIPS
     if job.version and job.version != TESTED_VERSION and version_of(job.version) < _SNAPSHOT_SINCE:
         yield (
             "version_old",
