@@ -139,6 +139,29 @@ def test_usage_of_the_run_is_what_this_run_spent() -> None:
     assert (report.usage.cost.amount, session.cost.amount) == ("0.0026", "0.0052")
 
 
+def test_a_model_without_a_known_price_has_none_and_leaves_no_total() -> None:
+    def costs(**basis: str) -> tuple[list[str], str, str]:
+        guessed = {"inputTokens": 1, "costUSD": 0.5, **basis}
+        used = {"known": {"inputTokens": 1, "costUSD": 0.25, "costBasis": "reported"}, "other": guessed}
+        result = frame(
+            type="result",
+            subtype="success",
+            is_error=False,
+            result="",
+            model_usage_since_last_result=used,
+            modelUsage=used,
+            total_cost_usd=0.75,
+        )
+        outputs, parser = lines(frame(type="system", subtype="init", session_id="s", model="known"), result)
+        usage = parser.report.usage
+        assert usage is not None
+        (session,) = [one for one in of_kind(outputs, "usage") if one.scope == pb.USAGE_SCOPE_SESSION]
+        return [one.cost.amount for one in usage.models], usage.cost.amount, session.cost.amount
+
+    assert costs(costBasis="unknown") == (["0.25", ""], "", "")
+    assert costs() == (["0.25", "0.5"], "0.75", "0.75")
+
+
 @pytest.mark.parametrize("name", ["interrupt_streaming", "sigint_streaming", "interrupt_in_tool"])
 def test_an_interrupted_run_knows_what_it_used(name: str) -> None:
     _, report = replay(name)
