@@ -69,10 +69,14 @@ class Terminal:
 
 
 @contextlib.asynccontextmanager
-async def at_a_terminal(*arguments: str, env: Mapping[str, str]) -> AsyncIterator[Terminal]:
+async def at_a_terminal(
+    *arguments: str, env: Mapping[str, str], stdout: int | None = None
+) -> AsyncIterator[Terminal]:
+    """Start the program there, with another standard output if one is given."""
     person, program = pty.openpty()
     try:
-        process = await start(*arguments, env=env, stdin=program, stdout=program, stderr=program)
+        output = program if stdout is None else stdout
+        process = await start(*arguments, env=env, stdin=program, stdout=output, stderr=program)
     finally:
         os.close(program)
     try:

@@ -1,5 +1,6 @@
 """Lines that are typed while an agent works, and what of the run's usage is shown meanwhile."""
 
+import asyncio
 import os
 import pty
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from dragoman.cli.display.so_far import SoFar
 from dragoman.cli.interaction.terminal import LineReader
+from dragoman.cli.interaction.typed import TypedInputs
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.testkit.fakes.adapter import Action, EventFactory, FakeAdapter, Until
 from dragoman.v1 import adapter_pb2 as api
@@ -101,6 +103,105 @@ async def test_standard_input_that_is_no_terminal_is_not_sent() -> None:
     async with routed(fake) as env:
         done = await dragoman("run", "fake", "hi", stdin=b"hello\n", env=env)
     assert (done.code, sent(fake), HINT in done.err) == (0, [], False)
+
+
+async def test_the_keys_of_a_pager_are_left_to_it() -> None:
+    emit = EventFactory()
+    fake = taking(started(emit, pb.FEATURE_STEER), emit.text("working\n"), Until("go"), emit.succeeded())
+    pipe = asyncio.subprocess.PIPE
+    async with routed(fake) as env, at_a_terminal("run", "fake", "hi", env=env, stdout=pipe) as terminal:
+        assert terminal.process.stdout is not None
+        await terminal.process.stdout.readuntil(b"working\n")
+        terminal.type("q\n")
+        fake.open("go")
+        assert await terminal.end() == 0
+    assert (sent(fake), HINT in terminal.screen) == ([], False)
+
+
+async def test_what_was_typed_before_the_agent_takes_any_is_not_sent() -> None:
+    emit = EventFactory()
+    fake = taking(Until("go"), started(emit, pb.FEATURE_STEER), Until("send"), emit.succeeded())
+    async with routed(fake) as env, at_a_terminal("run", "fake", "hi", env=env) as terminal:
+        terminal.type("early\n")
+        await terminal.see("early")  # the terminal's echo: there it is
+        fake.open("go")
+        await terminal.see(HINT)
+        terminal.type("late\n")
+        assert await terminal.end() == 0
+    assert sent(fake) == [("late", pb.INPUT_MODE_STEER)]
+
+
+def test_in_the_background_the_terminal_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system would stop a program in the background that discards what was typed."""
+    flushed: list[int] = []
+    monkeypatch.setattr("termios.tcflush", lambda descriptor, _queue: flushed.append(descriptor))
+    person, program = pty.openpty()
+    try:
+        monkeypatch.setattr(os, "tcgetpgrp", lambda _descriptor: -1)
+        LineReader(program).discard(in_background=False)
+        assert flushed == []
+        monkeypatch.setattr(os, "tcgetpgrp", lambda _descriptor: os.getpgrp())
+        LineReader(program).discard(in_background=False)
+        assert flushed == [program]
+    finally:
+        os.close(person)
+        os.close(program)
+
+
+class OneLine(LineReader):
+    """A person that types one line."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+        self._lines = ["hello"]
+
+    async def line(self, *, in_background: bool = True) -> str:
+        if not self._lines:
+            await asyncio.Event().wait()
+        return self._lines.pop()
+
+    def discard(self, *, in_background: bool = True) -> None:
+        """Nothing was typed before."""
+
+
+async def test_what_is_being_sent_at_the_end_is_sent() -> None:
+    begun, goes = asyncio.Event(), asyncio.Event()
+    done: list[str] = []
+
+    async def send(line: str) -> None:
+        begun.set()
+        await goes.wait()
+        done.append(line)
+
+    typed = TypedInputs(OneLine(), send)
+    typed.enable(takes=True)
+    await begun.wait()
+    closing = asyncio.create_task(typed.close(wait_s=600))
+    await asyncio.sleep(0)  # until it waits
+    goes.set()
+    await closing
+    assert done == ["hello"]
+
+
+class Silent(Taking):
+    """Never answers an input."""
+
+    async def _answer(self, name: str, request: Any) -> Message:
+        answer = await super()._answer(name, request)
+        if name == "Send":
+            await asyncio.Event().wait()
+        return answer
+
+
+async def test_what_may_not_have_been_sent_at_the_end_is_reported() -> None:
+    emit = EventFactory()
+    script = started(emit, pb.FEATURE_STEER), Until("send"), emit.succeeded()
+    fake = Silent(script, answers={"Describe": DESCRIBED})
+    async with routed(fake) as env, at_a_terminal("run", "fake", "hi", env=env) as terminal:
+        await terminal.see(HINT)
+        terminal.type("hello\n")
+        assert await terminal.end() == 0
+    assert "perhaps not sent to the agent: hello" in terminal.screen
 
 
 async def test_what_is_not_accepted_is_reported() -> None:

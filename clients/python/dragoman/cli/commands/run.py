@@ -93,7 +93,9 @@ def run_command(
         async with Screen(as_json=as_json, debug=view.debug) as screen:
             stream = client.execute(request)
             asks = request.permissions.interactive
-            code = await RunView(stream, screen, interactive=asks, types=is_interactive()).run()
+            # Else the keys are for what shows the output, e.g. a pager.
+            types = is_interactive() and sys.stdout.isatty()
+            code = await RunView(stream, screen, interactive=asks, types=types).run()
         if request.track_changes and stream.result is not None:
             await _show_changes(client, stream.run_id, as_json=as_json, with_diffs=options.diff)
         return code

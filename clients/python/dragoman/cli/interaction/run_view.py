@@ -15,6 +15,7 @@ from dragoman.cli.display.summary import (
     has_unconfirmed_processes,
     processes,
 )
+from dragoman.cli.display.text import one_line
 from dragoman.cli.errors import as_text, error_report, is_unreachable
 from dragoman.cli.interaction.questions import Prompter
 from dragoman.cli.interaction.terminal import LineReader
@@ -25,6 +26,8 @@ from dragoman.v1 import event_pb2 as pb
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LAST_CANCEL_S = 60.0
 """Upper bound of cancelling a run after standard output was closed."""
+_LAST_SEND_S = 2.0
+"""Upper bound for sending what was typed before the run's end."""
 _RESPONDER = "dragoman command line"
 
 
@@ -135,20 +138,23 @@ class RunView:
     async def _read_typed(self, started: pb.Started, typed: TypedInputs) -> None:
         """Read what is typed from now on, if the agent of this attempt takes it."""
         was_read, self._mode = bool(self._mode), typed_mode(started.capabilities)
+        typed.enable(takes=bool(self._mode))
         if self._mode and not was_read:
             await self._screen.notify("type a line and press Enter to send it to the agent", Style.FAINT)
-        typed.enable(takes=bool(self._mode))
 
     async def _send(self, text: str) -> None:
         try:
             await self._stream.send(text, mode=self._mode, sender=_RESPONDER)
         except DragomanError as error:
             await self._screen.notify(as_text(error_report(error)).rstrip("\n"), Style.ERROR)
+        except asyncio.CancelledError:
+            await self._screen.notify(f"perhaps not sent to the agent: {one_line(text)}", Style.ERROR)
+            raise
 
     async def _end(self, result: pb.Result) -> None:
         self._ended = True
         if self._typed is not None:
-            await self._typed.close()
+            await self._typed.close(wait_s=_LAST_SEND_S)
         if self._prompter is not None:
             await self._prompter.close()
         if self._interrupts or has_unconfirmed_processes(result):

@@ -46,10 +46,10 @@ class LineReader:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode(errors="replace")
 
-    def discard(self) -> None:
-        """Discard what was typed so far."""
+    def discard(self, *, in_background: bool = True) -> None:
+        """Discard what was typed so far; ``in_background`` as for `line`."""
         self._buffer = b""
-        if os.isatty(self._descriptor):
+        if os.isatty(self._descriptor) and (in_background or self._is_in_foreground()):
             termios.tcflush(self._descriptor, termios.TCIFLUSH)
 
     def _is_in_foreground(self) -> bool:

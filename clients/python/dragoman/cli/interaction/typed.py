@@ -29,7 +29,7 @@ class TypedInputs:
         self._send = send
         self._reading: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
-        self._takes = self._is_over = False
+        self._takes = self._has_begun = self._is_over = False
         self._questions = 0
 
     def enable(self, *, takes: bool) -> None:
@@ -47,10 +47,12 @@ class TypedInputs:
         self._questions -= 1
         self._update()
 
-    async def close(self) -> None:
-        """Read and send nothing any more."""
+    async def close(self, *, wait_s: float = 0.0) -> None:
+        """Read nothing any more; cancel what is not sent in so many seconds."""
         self._is_over = True
         self._update()
+        if self._sending and wait_s:
+            await asyncio.wait(self._sending, timeout=wait_s)
         for sending in self._sending:
             sending.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
@@ -58,6 +60,9 @@ class TypedInputs:
     def _update(self) -> None:
         is_due = self._takes and not self._questions and not self._is_over
         if is_due and self._reading is None:
+            if not self._has_begun:  # what was typed before was not meant for the agent
+                self._has_begun = True
+                self._reader.discard(in_background=False)
             self._reading = asyncio.create_task(self._read())
         elif not is_due and self._reading is not None:
             self._reading.cancel()
