@@ -156,6 +156,17 @@ class ForklessAdapter(ScriptedAdapter):
     )
 
 
+class UnqueuedAdapter(ScriptedAdapter):
+    """Takes inputs in its present turn, and has no other one."""
+
+    spec = replace(
+        ScriptedAdapter.spec,
+        capabilities=capabilities(
+            *(pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_STEER), permission_mode=pb.PERMISSION_MODE_NONE
+        ),
+    )
+
+
 class Performer:
     """Performs the steps of one turn."""
 

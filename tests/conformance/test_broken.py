@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from dragoman.conformance import RULES, Options, Report, Verdict, run_checks
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.v1 import event_pb2 as pb
 
 from tests.conformance.breaks import BREAKS
 from tests.conformance.broken_process import PROCESS_BREAKS
@@ -14,9 +16,9 @@ from tests.conformance.file_breaks import FILE_BREAKS
 from tests.conformance.leaks import HANDLES, LEAKS
 from tests.conformance.missing_breaks import MISSING_BREAKS
 from tests.conformance.patience import WRONG, examined
-from tests.conformance.proxy import Break, proxied
+from tests.conformance.proxy import Break, Call, proxied
 from tests.conformance.router_breaks import ROUTER_BREAKS
-from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, serving
+from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, UnqueuedAdapter, serving
 from tests.conformance.stricter_breaks import STRICTER
 from tests.conformance.test_launch import is_alive
 from tests.router.harness import config, routing
@@ -86,10 +88,12 @@ async def test_the_kit_names_exactly_the_broken_rule(rule_id: str, tmp_path: Pat
     assert names == [rule_id], failed(report)
 
 
-async def examine_some(broken: Break, folder: Path, *only: str) -> dict[str, tuple[Verdict, str]]:
+async def examine_some(
+    broken: Break, folder: Path, *only: str, make: type[ScriptedAdapter] = ScriptedAdapter
+) -> dict[str, tuple[Verdict, str]]:
     """Return what became of some rules, by ID."""
     async with (
-        serving(f"unix:{folder / 'whole.sock'}") as server,
+        serving(f"unix:{folder / 'whole.sock'}", make()) as server,
         proxied(server.addresses[0], broken) as address,
     ):
         report = await run_checks(
@@ -103,6 +107,32 @@ async def test_the_kit_sees_what_an_adapter_only_claims(rule_id: str, message: s
     found = await examine_some(STRICTER[rule_id, message], tmp_path, rule_id, "run.failure-is-data")
     assert found[rule_id][0] is Verdict.FAILED
     assert message in found[rule_id][1]
+
+
+def _over(call: Call) -> None:
+    if call.method == "Send":
+        raise DragomanError(Reason.RUN_FINISHED, "the run is over")
+
+
+def _too_late(_: Call, came: pb.AgentEvent) -> None:
+    if came.message.input_id:
+        came.input_dropped.CopyFrom(pb.InputDropped(input_id=came.message.input_id, reason="run_ended"))
+
+
+@pytest.mark.parametrize(
+    ("make", "broken", "verdict"),
+    [
+        (ScriptedAdapter, Break(request=_over), Verdict.SKIPPED),
+        (UnqueuedAdapter, Break(event=_too_late), Verdict.SKIPPED),
+        (ScriptedAdapter, Break(event=_too_late), Verdict.FAILED),
+    ],
+    ids=["over", "too-late", "could-be-queued"],
+)
+async def test_a_turn_that_ends_before_its_input_is_no_fault(
+    make: type[ScriptedAdapter], broken: Break, verdict: Verdict, tmp_path: Path
+) -> None:
+    found = await examine_some(broken, tmp_path, "send.steered", make=make)
+    assert found["send.steered"][0] is verdict, found
 
 
 async def test_an_adapter_without_sequences_is_no_error_of_the_kit(tmp_path: Path) -> None:
