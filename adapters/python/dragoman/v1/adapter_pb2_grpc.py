@@ -356,7 +356,8 @@ class AdapterServiceServicer(object):
         From then on the input is never lost in silence: before the run's end, and before the end of the attempt, either a
         `message` with its `input_id` says that the agent took it, or an `input_dropped` that it did not, and why. Queued
         inputs become turns one by one, in the order of their acceptance. Send is idempotent: the same input again is OK,
-        with the same sequence, as long as the run is retained, also after its end.
+        with the same sequence, as long as the run is retained, also after its end. A router then compares attachments by
+        their names alone.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
