@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from dragoman.protocol.duties import ALL_DUTIES
 from dragoman.protocol.errors import Reason
+from dragoman.router.model.spending import Account, Spent
+from dragoman.router.storage.spending_table import SpendingTable
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
@@ -175,6 +177,27 @@ async def test_caps_that_cannot_be_kept_for_an_adapter_refuse_no_run_that_sets_n
         more = await run(caller, {"tool": "1"}, {"tool": "2"}, {"gate": "never"}).rest()
         assert more[-1].result.failure.kind == event_pb2.FAILURE_KIND_BUDGET_EXCEEDED
         sidecar.open("never")
+
+
+async def test_sums_are_read_only_when_more_is_used_of_what_a_budget_caps(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reads = SpendingTable.spent, list[Account]()
+
+    async def noted(table: SpendingTable, account: Account) -> Spent:
+        reads.append(account)
+        return await read(table, account)
+
+    monkeypatch.setattr(SpendingTable, "spent", noted)
+    steps = [step for number in range(4) for step in ({"spent": "0.1"}, {"gate": str(number)})]
+    async with under(folder, '[[budgets]]\nname = "tools"\nperiod = "total"\ntool_calls = 9\n') as (caller, sidecar):
+        stream = run(caller, *steps, DONE)
+        for number in range(4):
+            await stream.until("usage")
+            await budgets(caller, name="none")  # waits for nothing, but has the router do what is due
+            sidecar.open(str(number))
+        await stream.rest()
+    assert len(reads) <= 2  # as it starts, and once that it has
 
 
 async def test_all_attempts_share_what_is_left(folder: Path) -> None:

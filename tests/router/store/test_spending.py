@@ -1,5 +1,6 @@
 """What runs have spent, in SQLite and in PostgreSQL; and the periods that it counts in."""
 
+import asyncio
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -17,12 +18,11 @@ MINE, OTHER = Account("b USD", "acme", 0, 0), Account("b USD", "other", 0, 0)
 
 
 async def test_what_is_written_again_counts_once(store: Store) -> None:
-    for cost in (5, 7, 7):
+    for cost in (5, 7, 7, 6):  # the last by a router that has not read all of what was before it
         run = a_run(spent={MINE: Spent(cost=cost, runs=1)})
         await store.write([], [run], {"r"} if cost == 5 else ())
     await store.write([], [a_run("s", spent={MINE: Spent(tool_calls=2, runs=1), OTHER: Spent(cost=9)})], {"s"})
     assert await store.spending.spent(MINE) == Spent(cost=7, tool_calls=2, runs=2)
-    assert await store.spending.spent(MINE, besides="r") == Spent(tool_calls=2, runs=1)
     assert await store.spending.of_run("s") == {MINE: Spent(tool_calls=2, runs=1), OTHER: Spent(cost=9)}
     assert await store.spending.values("b USD", 0, None, 1) == [("acme", Spent(cost=7, tool_calls=2, runs=2))]
     assert await store.spending.values("b USD", 0, "acme", 9) == [("other", Spent(cost=9))]
@@ -49,6 +49,34 @@ async def test_what_is_spent_outlives_its_run_but_not_one_that_never_was(store: 
     await store.write([], [a_run("refused", spent={MINE: Spent(cost=10)})], {"refused"})
     await store.remove("refused", "one")
     assert await store.spending.spent(MINE) == Spent(cost=6)
+
+
+async def test_what_a_run_has_spent_is_added_up_once_after_its_end(store: Store) -> None:
+    end = a_run(finished_at=5.0, spent={MINE: Spent(cost=7, runs=1), OTHER: Spent(cost=1)})
+    await store.write([], [a_run(spent={MINE: Spent(cost=5, runs=1)})], {"r"})
+    await store.write([], [a_run("live", spent={MINE: Spent(cost=2, runs=1)})], {"live"})
+    await store.write([], [end])
+    assert await store.spending.fold(before=5.0) == 0
+    await asyncio.gather(*(store.spending.fold(before=6.0) for _ in range(4)))
+    for _ in range(2):
+        assert (await store.spending.spent(MINE), await store.spending.spent(OTHER)) == (
+            Spent(cost=9, runs=2),
+            Spent(cost=1),
+        )
+        assert await store.spending.of_run("r") == {}
+        assert await store.spending.of_run("live") == {MINE: Spent(cost=2, runs=1)}
+        assert await store.write([], [end]) == []  # its answer was lost
+        assert await store.spending.fold(before=6.0) == 0
+    assert await store.retention.delete_old(before=9.0, most_bytes=10) == 1
+    assert await store.spending.spent(MINE) == Spent(cost=9, runs=2)
+
+
+async def test_what_many_runs_have_spent_is_added_up_in_parts(store: Store) -> None:
+    runs = [str(number) for number in range(250)]
+    await store.write([], [a_run(one, spent={MINE: Spent(cost=1)}) for one in runs], set(runs))
+    await store.write([], [a_run(one, finished_at=1.0, spent={MINE: Spent(cost=2)}) for one in runs])
+    assert [await store.spending.fold(before=2.0) for _ in range(3)] == [200, 50, 0]
+    assert await store.spending.spent(MINE) == Spent(cost=500)
 
 
 async def test_what_was_spent_in_a_period_goes_some_time_after_its_end(store: Store) -> None:

@@ -54,10 +54,6 @@ class Spent(Struct, frozen=True):
     tool_calls: int = 0
     runs: int = 0
 
-    def plus(self, other: "Spent") -> "Spent":
-        """Return the sums."""
-        return Spent(*(getattr(self, name) + getattr(other, name) for name in AMOUNTS))
-
     def most(self, other: "Spent") -> "Spent":
         """Return the larger one of each amount."""
         return Spent(*(max(getattr(self, name), getattr(other, name)) for name in AMOUNTS))

@@ -114,6 +114,11 @@ def reached(budget: LabelBudget, spent: Spent, percent: int, *, beyond: bool = F
     return None
 
 
+def is_nearer(budget: LabelBudget, before: Spent, after: Spent) -> bool:
+    """Return whether what a budget caps is used more than before."""
+    return any(_cap(budget, cap) is not None and getattr(after, cap) > getattr(before, cap) for cap in AMOUNTS)
+
+
 def _cap(budget: LabelBudget, cap: str) -> int | None:
     if cap == "runs":
         return budget.runs

@@ -1,10 +1,11 @@
 """What runs spend of the operator's budgets: refused when one is spent, counted, and ended when one is exceeded.
 
 A run's own adapter gets what is left at its start as a budget of the run. Runs that live at once use up the same
-rest, so each event that reports usage has the sums looked at again.
+rest, so each event that reports usage of what a budget caps has the sums looked at again.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dragoman.protocol.budgets import BudgetMeter
@@ -24,6 +25,8 @@ from msgspec.structs import replace
 
 _COUNTED: Final = frozenset({"usage", "tool_call", "started", "attempt_ended", "result"})
 """Kinds of events that say what a run has used."""
+_TURN_S: Final = 30.0
+"""How long a run that starts waits for others that do."""
 _HIGHEST: Final = "999999999999"
 
 _log = Logger("dragoman.router")
@@ -39,6 +42,7 @@ class Spending:
 
     def __init__(self, run_log: RunLog, requests: RequestPolicy) -> None:
         self._run_log = run_log
+        self._reads = _SharedReads(run_log)
         self._requests = requests
         self._one_at_a_time = asyncio.Lock()
         """Runs of this router are admitted one after another, so that none is counted too late."""
@@ -54,19 +58,54 @@ class Spending:
         spending = self.of(run)
         if spending is None:
             return most
-        async with self._one_at_a_time:
-            await run.ledger.begin()
-            try:
-                left = await spending.begin()
-            except StoreError as error:
-                raise log_unavailable(error) from error
+        await run.ledger.begin()
+        try:
+            async with asyncio.timeout(_TURN_S):
+                await self._one_at_a_time.acquire()
+        except TimeoutError:
+            raise log_unavailable("too many runs are being counted") from None
+        try:
+            left = await spending.begin()
+        except StoreError as error:
+            raise log_unavailable(error) from error
+        finally:
+            self._one_at_a_time.release()
         run.spending = spending
         return [*most, *left]
 
     def of(self, run: Run) -> "RunSpending | None":
         """Return what counts what a run spends; ``None`` if no budget applies to it."""
         accounts = policy.accounts_of(self._requests.budgets(), run.record)
-        return RunSpending(run, self._run_log, accounts) if accounts else None
+        return RunSpending(run, self._run_log, self._reads.total, accounts) if accounts else None
+
+
+class _SharedReads:
+    """Reads what is spent, one account after another: those that ask for one meanwhile share the next read of it."""
+
+    def __init__(self, run_log: RunLog) -> None:
+        self._log = run_log
+        self._one_at_a_time = asyncio.Lock()
+        self._next: dict[Account, asyncio.Future[Spent]] = {}
+        """Reads that have not begun."""
+
+    async def total(self, account: Account) -> Spent:
+        """Return what is spent in an account, with all that has just happened here.
+
+        Raises:
+            StoreError: it cannot be read, or not in time.
+        """
+        await self._log.settled()
+        return await in_time(self._share(account), READ_S)
+
+    async def _share(self, account: Account) -> Spent:
+        if account not in self._next:
+            self._next[account] = asyncio.ensure_future(self._read(account))
+        return await asyncio.shield(self._next[account])
+
+    async def _read(self, account: Account) -> Spent:
+        async with self._one_at_a_time:
+            del self._next[account]  # what is written from now on, it may miss
+            return await self._log.store.spending.spent(account)
 
 
 class RunSpending:
@@ -74,13 +113,21 @@ class RunSpending:
 
     Args:
         run: the run.
-        run_log: adds up what is spent.
+        run_log: has what it has spent.
+        total: returns what is spent in an account.
         accounts: the budgets that apply to it, with its accounts.
     """
 
-    def __init__(self, run: Run, run_log: RunLog, accounts: list[tuple[LabelBudget, Account]]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        run_log: RunLog,
+        total: Callable[[Account], Awaitable[Spent]],
+        accounts: list[tuple[LabelBudget, Account]],
+    ) -> None:
         self._run = run
         self._log = run_log
+        self._total = total
         self._accounts = accounts
         currencies = {budget.caps.currency for budget, _ in accounts}
         self._meters = {name: BudgetMeter(pb.Budget(cost=_HIGHEST, currency=name)) for name in currencies}
@@ -89,7 +136,7 @@ class RunSpending:
         self._before: dict[Account, Spent] = {}
         """What another router wrote of it."""
         self._warned: set[Account] = set()
-        self._is_due = self._is_checking = False
+        self._is_due, self._is_checking = True, False
         self._ending: pb.Result | None = None
         """How the run ends, as a budget is exceeded."""
 
@@ -102,7 +149,7 @@ class RunSpending:
         """
         left = []
         for budget, account in self._accounts:
-            spent = await self._others(account)
+            spent = await self._total(account)
             if (cap := policy.reached(budget, spent, 100)) is not None:
                 raise policy.refusal(budget, account, cap)
             left.append(policy.left_of(budget, spent))
@@ -128,8 +175,8 @@ class RunSpending:
         """Count a durable event of the run."""
         if kind in _COUNTED:
             self._count(event)
-            self._write()
-            self._look()
+            if self._write() or self._is_due:
+                self._look()
 
     def ends(self, event: pb.AgentEvent) -> bool:
         """Have a result say that the run ended as a budget was exceeded, if it did; return whether it is another."""
@@ -155,15 +202,18 @@ class RunSpending:
         used = policy.as_spent(self._meters[budget.caps.currency].used, runs=1)
         return used.most(self._before.get(account, used))
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
+        """Have the log store what is spent; return whether it is more of what a budget caps."""
+        before = self._run.record.spent
         spent = {account: self._own(budget, account) for budget, account in self._accounts}
-        if spent != self._run.record.spent:
-            self._run.record.spent = spent
-            self._run.ledger.changed()
-
-    async def _others(self, account: Account) -> Spent:
-        await self._log.settled()
-        return await in_time(self._log.store.spending.spent(account, besides=self._run.run_id), READ_S)
+        if spent == before:
+            return False
+        self._run.record.spent = spent
+        self._run.ledger.changed()
+        return any(
+            policy.is_nearer(budget, before.get(account, Spent()), spent[account])
+            for budget, account in self._accounts
+        )
 
     def _look(self) -> None:
         """Have the sums looked at again, soon; by one task at a time."""
@@ -177,14 +227,15 @@ class RunSpending:
             while self._is_due and self._ending is None and is_at_adapter(self._run.state):
                 self._is_due = False
                 for budget, account in self._accounts:
-                    self._compare(budget, account, await self._others(account))
+                    self._compare(budget, account, await self._total(account))
         except StoreError as error:
+            self._is_due = True  # at the next event
             _log.warning("budgets not compared", run_id=self._run.run_id, why=str(error))
         finally:
             self._is_checking = False
 
-    def _compare(self, budget: LabelBudget, account: Account, others: Spent) -> None:
-        run, total = self._run, others.plus(self._own(budget, account))
+    def _compare(self, budget: LabelBudget, account: Account, total: Spent) -> None:
+        run = self._run
         if not is_at_adapter(run.state) or self._ending is not None:
             return
         if account not in self._warned and (near := policy.reached(budget, total, budget.warn_percent)) is not None:

@@ -15,6 +15,9 @@ _SOONEST_S: Final = 1.0
 _SPENDING_S: Final = 86400.0
 """How long what was spent in a period is kept after its end."""
 
+_FOLDED_S: Final = 600.0
+"""How long after its end what a run has spent is added to that of others: longer than its last write may take."""
+
 _log = Logger("dragoman.router")
 
 
@@ -58,7 +61,9 @@ class RetentionTask:
             await self._store.sessions.delete_unused(before=now - kept.sessions_s)
         await self._store.spending.delete_ended(before=now - _SPENDING_S)
         began = self._clock.monotonic()
-        while await self._store.retention.delete_old(before=now - kept.seconds, most_bytes=kept.most_bytes):
+        while await self._store.spending.fold(before=now - _FOLDED_S) or await self._store.retention.delete_old(
+            before=now - kept.seconds, most_bytes=kept.most_bytes
+        ):
             # As long as that took, the log is others': several routers may write to one file.
             await asyncio.sleep(self._clock.monotonic() - began)
             began = self._clock.monotonic()

@@ -4,7 +4,7 @@ from typing import Final, cast
 
 from dragoman.protocol.limits import MIB
 from dragoman.router.storage.database import Database
-from dragoman.router.storage.spending_table import folded
+from dragoman.router.storage.spending_table import LOCK, folded
 
 _FORGOTTEN_AT_ONCE: Final = 200
 _FREED_AT_ONCE: Final = 32 * MIB
@@ -16,11 +16,6 @@ _OLDEST: Final = (
 )
 _UP_TO: Final = f"{_FINISHED} AND (finished_at, run_id) <= (:finished_at, :run_id)"
 _IDS: Final = f"SELECT run_id {_UP_TO}"
-_LOCK: Final = (
-    "INSERT INTO settings (name, value) VALUES ('retention', CAST('' AS blob))"
-    " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-)
-"""Of several routers one at a time adds up what runs have spent: each run's amounts once."""
 _FORGET_EVENTS: Final = f"DELETE FROM events WHERE run_id IN ({_IDS})"  # noqa: S608 - constants
 _FORGET_RUNS: Final = f"DELETE {_UP_TO}"
 
@@ -51,6 +46,6 @@ class RetentionTable:
             number, freed = number + 1, freed + size
         if number:
             values = {"finished_at": rows[number - 1][0], "run_id": rows[number - 1][1]}
-            statements = (_LOCK, *folded(_IDS), _FORGET_EVENTS, _FORGET_RUNS)
+            statements = (LOCK, *folded(_IDS), _FORGET_EVENTS, _FORGET_RUNS)
             await self._database.execute((sql, values) for sql in statements)
         return number

@@ -1,7 +1,7 @@
 """What runs have spent of the operator's budgets, in the run log's database.
 
-A run's row of an account has what it has used so far, so that it may be written again and again. When the run is
-forgotten its rows are added to the one of the account that is of no run.
+A run's row of an account has what it has used so far, so that it may be written again and again. Some time after the
+run's end its rows are added to the one of the account that is of no run, so that there are few to add up.
 """
 
 from typing import Final, cast
@@ -13,11 +13,16 @@ from dragoman.router.storage.database import Database, Row, Statement, Value
 _COLUMNS: Final = ", ".join(AMOUNTS)
 _SUMS: Final = ", ".join(f"CAST(COALESCE(sum({name}), 0) AS bigint)" for name in AMOUNTS)
 _KEY: Final = "run_id, budget, value, since"
+_LARGER: Final = ", ".join(
+    f"{name} = CASE WHEN excluded.{name} > spending.{name} THEN excluded.{name} ELSE spending.{name} END"
+    for name in AMOUNTS
+)
+"""A router that could not read what the one before has counted must not lower it."""
 _WRITE: Final = (
     f"INSERT INTO spending ({_KEY}, until, {_COLUMNS})"  # noqa: S608 - constants
     f" SELECT :run_id, :budget, :value, :since, :until, {', '.join(f':{name}' for name in AMOUNTS)}"
-    " WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND owner = :owner)"
-    f" ON CONFLICT ({_KEY}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in AMOUNTS)}"
+    " WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND owner = :owner{condition})"
+    f" ON CONFLICT ({_KEY}) DO UPDATE SET {_LARGER}"
 )
 _FOLD: Final = (
     f"INSERT INTO spending ({_KEY}, until, {_COLUMNS})"  # noqa: S608 - constants
@@ -26,14 +31,33 @@ _FOLD: Final = (
     f" ON CONFLICT ({_KEY}) DO UPDATE SET"
     f" {', '.join(f'{name} = spending.{name} + excluded.{name}' for name in AMOUNTS)}"
 )
+LOCK: Final = (
+    "INSERT INTO settings (name, value) VALUES ('retention', CAST('' AS blob))"
+    " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
+"""Of several routers one at a time adds up what runs have spent: each run's amounts once."""
+_FINISHED: Final = (
+    "SELECT DISTINCT run_id FROM spending WHERE run_id > '' AND EXISTS"
+    " (SELECT 1 FROM runs WHERE runs.run_id = spending.run_id AND finished_at < :before)"
+    " ORDER BY run_id LIMIT :size"
+)
+_STILL_FINISHED: Final = "SELECT run_id FROM runs WHERE run_id = :run_id AND finished_at < :before"
+_FOLDED_AT_ONCE: Final = 200
 _IN_ACCOUNT: Final = "budget = :budget AND value = :value AND since = :since"
 
 
-def written(run: StoredRun) -> list[Statement]:
-    """Return the statements that write what a run has spent, if it is still its owner's."""
+def written(run: StoredRun, *, is_new: bool) -> list[Statement]:
+    """Return the statements that write what a run has spent, if it is still its owner's.
+
+    Args:
+        run: the run.
+        is_new: whether they follow the one that inserts its row. Else they precede the one that updates it, and write
+            nothing of a run whose end is written: its amounts may be in the row of no run by now.
+    """
+    sql = _WRITE.format(condition="" if is_new else " AND finished_at IS NULL")
     return [
         (
-            _WRITE,
+            sql,
             {
                 "run_id": run.run_id,
                 "owner": run.owner,
@@ -63,16 +87,10 @@ class SpendingTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def spent(self, account: Account, *, besides: str = "") -> Spent:
-        """Return what runs have spent in an account.
-
-        Args:
-            account: the account.
-            besides: the id of a run that does not count.
-        """
-        sql = f"SELECT {_SUMS} FROM spending WHERE {_IN_ACCOUNT} AND (run_id <> :besides OR run_id = '')"  # noqa: S608 - constants
+    async def spent(self, account: Account) -> Spent:
+        """Return what runs have spent in an account."""
+        sql = f"SELECT {_SUMS} FROM spending WHERE {_IN_ACCOUNT}"  # noqa: S608 - constants
         values: dict[str, Value] = {"budget": account.budget, "value": account.value, "since": account.since}
-        values["besides"] = besides
         return _spent((await self._database.fetch(sql, values))[0])
 
     async def of_run(self, run_id: str) -> dict[Account, Spent]:
@@ -98,6 +116,19 @@ class SpendingTable:
         values: dict[str, Value] = {"budget": budget, "since": since, "size": size}
         values |= {} if after is None else {"after": after}
         return [(str(row[0]), _spent(row[1:])) for row in await self._database.fetch(sql, values)]
+
+    async def fold(self, *, before: float) -> int:
+        """Add what some runs have spent that ended before a time to the rows of no run; return how many did.
+
+        Args:
+            before: seconds since the epoch; so long ago that no write of their end can be under way.
+        """
+        rows = await self._database.fetch(_FINISHED, {"before": before, "size": _FOLDED_AT_ONCE})
+        runs: list[dict[str, Value]] = [{"run_id": run_id, "before": before} for (run_id,) in rows]
+        if runs:
+            statements = ((sql, values) for values in runs for sql in folded(_STILL_FINISHED))
+            await self._database.execute([(LOCK, {}), *statements])
+        return len(runs)
 
     async def delete_ended(self, *, before: float) -> int:
         """Delete what was spent in periods that ended before a time, in seconds since the epoch; return how much."""

@@ -134,9 +134,11 @@ class Store:
         runs = sorted(runs, key=lambda run: run.run_id)  # see ``Database.locking``
         rows = (insertion(run) if isinstance(run, StoredRun) and run.run_id in new else update(run) for run in runs)
         added = (addition(item, owners[item.run_id]) for item in events)
-        spent = (one for run in runs if isinstance(run, StoredRun) for one in written(run))
-        counts = await self._database.execute(itertools.chain(rows, added, spent))
-        return [run.run_id for run, changed in zip(runs, counts, strict=False) if not changed]
+        whole = [run for run in runs if isinstance(run, StoredRun) and run.spent]
+        spent = [one for run in whole if run.run_id not in new for one in written(run, is_new=False)]
+        begun = (one for run in whole if run.run_id in new for one in written(run, is_new=True))
+        counts = await self._database.execute(itertools.chain(spent, rows, added, begun))
+        return [run.run_id for run, changed in zip(runs, counts[len(spent) :], strict=False) if not changed]
 
     async def events(self, run_id: str, after: int) -> list[StoredEvents]:
         """Return the next events behind a sequence, in order; none at the end of what is kept.
