@@ -23,6 +23,7 @@ from dragoman.sdk._output.parser import (
     Steering,
     Stream,
     Terminal,
+    Untaken,
     Update,
     Write,
     log_event,
@@ -49,13 +50,13 @@ from dragoman.sdk.acp._session import (
     session_params,
     unsupported,
 )
-from dragoman.sdk.acp._updates import SessionCost, Updates, read_amount
+from dragoman.sdk.acp._updates import SessionCost, Updates, is_work, read_amount
 from dragoman.v1 import event_pb2 as pb
 
 INITIALIZE: Final = "initialize"
 PROMPT: Final = "session/prompt"
-_INPUT: Final = "input"
-"""The tag of a prompt that joins the turn."""
+_INPUT: Final = "input "
+"""Begins the tags of prompts that join the turn; the ID of the input follows."""
 COST_KEY: Final = "acpSessionCost"
 """The session's parameter that keeps what it has cost so far."""
 
@@ -96,6 +97,8 @@ class AcpParser:
         self._session_id = ""
         self._adjustments: list[Adjustment] = []
         self._stopping = False
+        self._unanswered: dict[str, Steering] = {}
+        """By tag: inputs that the agent has said nothing after."""
         self._steps: dict[str, Callable[[Fields], Iterable[Output]]] = {
             INITIALIZE: self._initialized,
             "authenticate": self._authenticated,
@@ -105,7 +108,6 @@ class AcpParser:
             "session/fork": self._opened,
             "adjust": self._adjusted,
             PROMPT: self._prompted,
-            _INPUT: self._joined,
         }
 
     # What the run loop calls.
@@ -128,16 +130,23 @@ class AcpParser:
         return outputs
 
     def steer(self, steering: Steering) -> Iterable[Output] | None:
-        """Give the agent an input as a further prompt, which is in the session once it has come."""
+        """Give the agent an input as a further prompt; what it does or answers next says that it took it."""
         is_running = self._is_prompted and self.report.terminal is None and not self._stopping
         if not (self._options.steers and is_running) or (steering.images and not self.offer.images):
             return None
         prompt = prompt_blocks(full_prompt(steering.prompt), steering.images)
-        return [self._ask(PROMPT, {"sessionId": self._session_id, "prompt": prompt}, _INPUT), steering.taken]
+        tag = f"{_INPUT}{steering.input_id}"
+        self._unanswered[tag] = steering
+        return [self._ask(PROMPT, {"sessionId": self._session_id, "prompt": prompt}, tag)]
 
     @property
     def _is_prompted(self) -> bool:
-        return PROMPT in self._peer.pending or _INPUT in self._peer.pending
+        return PROMPT in self._peer.pending or self._has_joined
+
+    @property
+    def _has_joined(self) -> bool:
+        """Whether a prompt that joined the turn waits for its answer."""
+        return any(tag.startswith(_INPUT) for tag in self._peer.pending)
 
     def interrupt(self) -> Iterable[Output]:
         """Ask the agent to stop: the turn is cancelled; before there is one, its input is closed."""
@@ -162,7 +171,9 @@ class AcpParser:
             return self._asked(message)
         if isinstance(message, Notification):
             return self._notified(message)
-        if self._stopping and message.tag not in {PROMPT, _INPUT}:
+        if message.tag.startswith(_INPUT):
+            return self._joined(message)
+        if self._stopping and message.tag != PROMPT:
             return []  # nothing more is begun
         changed = self._changes.answered(message.tag, message.fields, message.error)
         if changed is not None:
@@ -175,7 +186,7 @@ class AcpParser:
         try:
             outputs = self._requests.take(request)
             asks = [output for output in outputs if isinstance(output, Ask)]
-            emitted: list[Output] = []
+            emitted: list[Output] = self._goes_on() if asks else []
             for ask in asks:  # some agents say nothing of a call before they ask
                 self._updates.has_acted = True
                 emitted += self._updates.speech.pause()
@@ -192,13 +203,23 @@ class AcpParser:
         session = text(message.params, "sessionId")
         if self._session_id and session not in {"", self._session_id}:
             return self._nested_updates(session, inner(message.params, "update"))
-        events = self._updates.take(inner(message.params, "update"))
+        update = inner(message.params, "update")
+        events = self._updates.take(update)
         if events is None:
             return None
-        outputs: list[Output] = list(events)
+        outputs: list[Output] = [*(self._goes_on() if is_work(update) else ()), *events]
         if self._updates.speech.repeats >= _MOST_REPEATS and self.report.terminal is None and not self._stopping:
             outputs += self._give_up_repeating()
         return outputs
+
+    def _goes_on(self) -> list[Output]:
+        """Take note that the agent works, so that its turn is not over, and that it has what it was given."""
+        if self._stopping or self.report.terminal is not None:
+            return []
+        self.report.deferred = None
+        taken: list[Output] = [steering.taken for steering in self._unanswered.values()]
+        self._unanswered.clear()
+        return taken
 
     def _give_up_repeating(self) -> Iterable[Output]:
         """End a turn that makes no progress: some agents ask their model again for ever if its answer has no end."""
@@ -297,13 +318,38 @@ class AcpParser:
 
     # The end.
 
-    def _joined(self, result: Fields) -> Iterable[Output]:
+    def _joined(self, answer: Response[str]) -> list[Output]:
         """Take the answer to a prompt that joined the turn: the turn's own, if that ended before."""
-        return () if PROMPT in self._peer.pending else self._prompted(result)
+        steering = self._unanswered.pop(answer.tag, None)
+        if answer.error is not None:
+            return self._not_joined(steering, answer.error)
+        is_open = self.report.terminal is None and not self._stopping
+        taken: list[Output] = [steering.taken] if steering is not None and is_open else []
+        return [*taken, *(() if PROMPT in self._peer.pending else self._prompted(answer.fields))]
+
+    def _not_joined(self, steering: Steering | None, error: RpcError) -> list[Output]:
+        message = f"The agent answered an input with an error: {error_text(error)}"
+        notice = _notice(pb.SEVERITY_WARNING, "acp_input_failed", message)
+        refused: list[Output] = [notice] if steering is None else [Untaken(steering.input_id), notice]
+        if PROMPT in self._peer.pending or self.report.terminal is not None:
+            return refused
+        if steering is None or self._stopping:
+            return self._failed(PROMPT, error)
+        if not self._has_joined and self.report.deferred is not None:  # the turn is over after all
+            self.report.terminal, self.report.deferred = self.report.deferred, None
+            return [*refused, CloseInput()]
+        return refused if self._has_joined else self._failed(PROMPT, error)
 
     def _prompted(self, result: Fields) -> Iterable[Output]:
-        if self.report.terminal is not None or (_INPUT in self._peer.pending and not self._stopping):
-            return ()  # the agent has more to do
+        if self.report.terminal is not None:
+            return ()
+        if self._has_joined and not self._stopping:  # the agent has more to do, or is about to refuse it
+            self._sum_up(result)
+            self.report.deferred = ending(
+                text(result, "stopReason"), result, self._updates, self._options, interrupted=False
+            )
+            return ()
+        self.report.deferred = None
         outputs: list[Output] = [*self._updates.speech.pause(), *self._updates.calls.close_denied()]
         other = other_usage(result, self._options)
         if other is not None:
@@ -327,10 +373,6 @@ class AcpParser:
             report.session_params[COST_KEY] = amount_text(self._cost.total)
 
     def _failed(self, tag: str, error: RpcError) -> list[Output]:
-        if tag == _INPUT and (PROMPT in self._peer.pending or self.report.terminal is not None):
-            message = f"The agent answered an input with an error: {error_text(error)}"
-            return [_notice(pb.SEVERITY_WARNING, "acp_input_failed", message)]
-        tag = PROMPT if tag == _INPUT else tag
         outputs: list[Output] = list(self._updates.speech.pause())
         method = self._adjustments[0][0] if tag == "adjust" and self._adjustments else tag
         if tag == PROMPT:
@@ -346,6 +388,7 @@ class AcpParser:
         return [*outputs, *self._fail(failure, subtype=failure.code)]
 
     def _fail(self, failure: FailureInfo, subtype: str = "") -> list[Output]:
+        self.report.deferred = None
         self.report.terminal = Terminal(succeeded=False, subtype=subtype, failure=failure)
         return [CloseInput()]
 
@@ -371,6 +414,6 @@ def _lost(session_id: str, failure: FailureInfo) -> FailureInfo:
 
 def _name(message: Request | Notification | Response[str]) -> str:
     if isinstance(message, Response):
-        return f"{message.tag}/result"
+        return f"{'input' if message.tag.startswith(_INPUT) else message.tag}/result"
     kind = text(inner(message.params, "update"), "sessionUpdate")
     return "/".join(part for part in (message.method, kind) if part)

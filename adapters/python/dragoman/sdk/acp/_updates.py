@@ -88,8 +88,23 @@ def read_amount(kept: str | None) -> Decimal | None:
 _LONGEST_SUMMARY: Final = 256 * 1024
 """Characters of the last message that are kept as the summary."""
 
+_FACTS: Final = frozenset(
+    {
+        "available_commands_update",
+        "current_mode_update",
+        "config_option_update",
+        "session_info_update",
+        "usage_update",
+    }
+)
+
 _SpeechKind = Literal["text", "thinking"]
 _Handler = Callable[[Fields], Iterable[pb.AgentEvent]]
+
+
+def is_work(update: Fields) -> bool:
+    """Return whether a known update says what the agent does, and is no fact of its session."""
+    return text(update, "sessionUpdate") not in _FACTS
 
 
 class Speech:
