@@ -389,6 +389,16 @@ def test_some_answer_a_cancelled_turn_with_an_error() -> None:
     assert (terminal.interrupted, terminal.failure) == (True, None)
 
 
+@pytest.mark.parametrize("speech", [(), (agent_text("Hel"),)])
+def test_some_answer_a_cancelled_turn_as_if_they_had_finished(speech: tuple[dict[str, object], ...]) -> None:
+    talk = Talk.ready(*speech)
+    talk.outputs += talk.parser.interrupt()
+    talk.hear({"id": 3, "result": {"stopReason": "end_turn"}})
+    terminal = talk.parser.report.terminal
+    assert terminal is not None
+    assert (terminal.succeeded, terminal.interrupted, terminal.failure) == (False, True, None)
+
+
 def test_stopped_before_its_session_began_nothing_more_is_begun() -> None:
     talk = Talk().hear(READY[0])
     talk.outputs += talk.parser.interrupt()

@@ -43,9 +43,9 @@ def ending(reason: str, result: Fields, updates: Updates, options: AcpOptions, *
         message = f"The agent ended its turn for a reason that is not known here: {reason}."
         failure = FailureInfo(pb.FAILURE_KIND_NO_RESULT, message, code="acp_stop_reason")
         return Terminal(succeeded=False, subtype=reason, failure=failure)
+    if interrupted:  # opencode, stopped at the wrong moment, answers as if it had finished
+        return Terminal(succeeded=False, subtype=reason, interrupted=True)
     if not updates.speech.has_spoken and not updates.has_acted:
-        if interrupted:  # it stopped before it had said anything, and has no word for that
-            return Terminal(succeeded=False, subtype=reason, interrupted=True)
         message = "The agent ended its turn without a word; agents do that when their model cannot be reached."
         failure = FailureInfo(pb.FAILURE_KIND_NO_RESULT, message, code="acp_empty_turn")
         return Terminal(succeeded=False, subtype=reason, failure=failure)
