@@ -10,15 +10,15 @@ WRONG = frozenset({Verdict.FAILED, Verdict.ERROR})
 
 
 async def examined(options: Options, broken: str = "") -> Report:
-    """Examine a target; rules that it fails, perhaps by time alone, are examined once more, alone and with patience.
+    """Examine a target; what may be a matter of time is examined once more, with patience and nothing beside it.
 
     Args:
         options: which, and how.
-        broken: the rule that it does break, which only costs time.
+        broken: the rule that it does break, which only costs time; one that is kept after all is examined again.
     """
     report = await run_checks(options)
-    failed = [item.rule.id for item in report.outcomes if item.verdict in WRONG]
-    late = tuple(name for name in failed if name in CHECKS and name != broken)
+    unexpected = [item for item in report.outcomes if (item.verdict in WRONG) is not (item.rule.id == broken)]
+    late = tuple(item.rule.id for item in unexpected if item.rule.id in CHECKS)
     if not late:
         return report
     again = await run_checks(replace(options, only=late, at_once=1, check_s=PATIENT_S))

@@ -283,7 +283,7 @@ async def _lives_on(kit: Kit, request: api.ExecuteRequest, gate: Path) -> None:
     """Require that a run without its first stream does not end until it may."""
     watching = kit.attach(request.run_id)
     try:
-        async with asyncio.timeout(_OBSERVED_S):
+        async with asyncio.timeout(_OBSERVED_S * kit.setup.slowness):
             await watching.rest()
     except TimeoutError:
         watching.cancel()
