@@ -42,7 +42,7 @@ class UpdatedParser(WordsParser):
 
     def _heard(self, *, text: str) -> Iterable[Output]:
         update_id, _, value = text.partition(" ")
-        return [NotUpdated(update_id, f"{value} is none of ours") if value == "bad" else Updated(update_id)]
+        return [NotUpdated(update_id, f"{value} is not known") if value == "bad" else Updated(update_id)]
 
 
 class UpdatedAdapter(WordsAdapter):
@@ -110,7 +110,7 @@ async def test_what_the_agent_rejects_is_an_error_and_changes_nothing(arena: Are
         await run.send(script("session"))
         events = await run.rest()
     assert error.reason is Reason.UPDATE_REFUSED
-    assert "bad is none of ours" in str(error)
+    assert "bad is not known" in str(error)
     assert updates(events) == []
     assert words.jobs[-1].settings.model == ""
 
