@@ -44,7 +44,6 @@ async def test_budgets_are_listed_with_what_is_left() -> None:
             spent = await dragoman("run", "fake", json.dumps([DONE]), "--label", "team=red", env=env)
             assert spent.code == 1, spent.err
             assert (
-                "The router's budget 'few' of label:team 'red' is spent: 1 run of 1 run. It does not reset."
-                in spent.err
+                "The router's budget 'few' of label:team 'red' is spent: 1 of 1 run. It does not reset." in spent.err
             )
             assert "ask the router's operator for a larger one" in spent.err

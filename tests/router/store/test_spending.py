@@ -110,7 +110,7 @@ def test_what_is_left_and_what_is_reached() -> None:
     assert near is not None
     assert (near.cap, near.spent, near.limit) == ("cost", "1.5 EUR", "2 EUR")
     assert full is not None
-    assert (full.cap, full.spent) == ("tool_calls", "4 tool calls")
+    assert (full.cap, full.spent) == ("tool_calls", "4")
     assert reached(budget, spent, 100, beyond=True) is None
     huge = as_spent(Used(cost=Decimal(10) ** 25, input_tokens=2**70), runs=1)
     assert huge.cost == huge.input_tokens == 10**15

@@ -33,8 +33,9 @@ class Reached(Struct, frozen=True):
 
     cap: str
     spent: str
-    """For people, with what it counts, e.g. ``2.13 USD``."""
+    """For people; of money with its currency."""
     limit: str
+    """For people, with what it counts, e.g. ``2.13 USD`` or ``7 tool calls``."""
 
 
 def span(period: Period, now: float) -> tuple[int, int]:
@@ -110,7 +111,8 @@ def reached(budget: LabelBudget, spent: Spent, percent: int, *, beyond: bool = F
             continue
         share, whole = getattr(spent, cap) * 100, most * percent
         if share > whole or (share == whole and not beyond):
-            return Reached(cap, _text(budget, cap, getattr(spent, cap)), _text(budget, cap, most))
+            used = f"{getattr(spent, cap):,}" if cap != "cost" else _text(budget, cap, spent.cost)
+            return Reached(cap, used, _text(budget, cap, most))
     return None
 
 

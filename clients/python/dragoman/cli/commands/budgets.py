@@ -39,7 +39,7 @@ def budgets_command(name: str, limit: int, as_json: bool, router: str | None) ->
 
 def _table(budgets: Sequence[router_pb2.BudgetStatus]) -> list[list[Segment]]:
     if not budgets:
-        return [[Segment("no budgets")]] if sys.stdout.isatty() else []
+        return [[Segment("no budgets of which runs have used anything")]] if sys.stdout.isatty() else []
     head = ("BUDGET", "OF", "PERIOD", "SPENT", "LIMIT", "LEFT", "RESETS (UTC)")
     return table(head, [row for budget in budgets for row in _rows(budget)])
 
