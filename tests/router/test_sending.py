@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.server import Context
 from dragoman.router.runs.sending import repeat_input
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -180,3 +181,23 @@ async def test_the_inputs_of_a_lost_run_are_dropped_before_its_result(folder: Pa
     assert (dropped.input_dropped.input_id, dropped.input_dropped.reason) == ("i", "agent_lost")
     assert events[-1].result.outcome == pb.OUTCOME_LOST
     assert events[-1].sequence == dropped.sequence + 1
+
+
+class Hasty(Sidecar):
+    """It answers before it has sent the event that it names, and then it loses the run."""
+
+    async def Send(self, request: api.SendRequest, context: Context) -> api.SendResponse:  # noqa: N802 - the contract's name
+        run = self.runs.pop(request.run_id)
+        run.cut(Reason.DRAINING)
+        return api.SendResponse(sequence=run.sequence + 1)
+
+
+async def test_no_answer_names_an_event_that_the_run_never_had(folder: Path) -> None:
+    sidecar = Hasty(features=(pb.FEATURE_PROMPT, pb.FEATURE_QUEUE))
+    async with beside(folder, sidecar) as caller:
+        stream = caller.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
+        await stream.until("text")
+        assert (await failure(send(caller))).reason is Reason.RUN_FINISHED
+        events = await stream.rest()
+    assert [event.WhichOneof("body") for event in events if event.sequence] == ["result"]
+    assert events[-1].result.outcome == pb.OUTCOME_LOST

@@ -210,6 +210,7 @@ class Run(RunMachine):
         """Publish and store an event of the adapter that changes no state, but perhaps the record."""
         self.fanout.append(data, sequence)
         self.ledger.append(sequence, data, changes_row=changes_record)
+        self._conditions.check()
 
     def move(self, backend: AdapterBackend) -> None:
         """Say which adapter gets it next."""

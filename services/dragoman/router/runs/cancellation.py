@@ -12,7 +12,7 @@ from typing import Any
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import DEFAULT_GRACE_S
-from dragoman.router.adapters.channel import is_cut, unavailable
+from dragoman.router.adapters.channel import is_cut
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.model.errors import unknown_run
 from dragoman.router.model.run_record import adapter_lost, cancelled_by_router
@@ -20,6 +20,7 @@ from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.answers import finished
 from dragoman.router.runs.inputs import CancelRequested, Lost
+from dragoman.router.runs.sending import ask
 from dragoman.router.runs.state import Superseded, is_accepted, is_at_adapter, is_over, is_replayed
 from dragoman.v1 import adapter_pb2, event_pb2
 
@@ -219,6 +220,4 @@ async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | 
             f"Run {run.run_id!r} has not requested any input yet.",
             {"run_id": run.run_id, "request_id": request_id},
         )
-    if run.instance.gone.is_set():
-        raise unavailable(f"Adapter {run.record.adapter!r} {run.instance.gone_because}.")
-    return await run.instance.channel.answer("Respond", request, timeout_s=timeout_s)
+    return await ask(run, "Respond", adapter_pb2.RespondResponse, request, timeout_s)

@@ -32,7 +32,10 @@ class RunMachine(abc.ABC):
         return is_ending(self._state)
 
     async def until(self, reached: Callable[[State], bool], timeout_s: float | None = None) -> bool:
-        """Wait until the run is in such a state, be it for a moment; False if it is not in time."""
+        """Wait until the run is in such a state, be it for a moment; False if it is not in time.
+
+        It is asked for with each change of the state, and with each event.
+        """
         return await self._conditions.until(lambda: reached(self._state), timeout_s)
 
     def send(self, event: Input) -> None:

@@ -1,7 +1,8 @@
-"""Inputs and changes of a run in mid-run: brought to the process that has it, and recorded inputs found again."""
+"""What a run gets in mid-run: brought to the process that has it, and recorded inputs found again."""
 
+import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from dragoman.protocol.errors import DragomanError, Reason, not_supported
 from dragoman.protocol.event_buffer import EventReader
@@ -9,9 +10,12 @@ from dragoman.protocol.wire import FIELD_BY_KIND, peek
 from dragoman.router.adapters.channel import unavailable
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.answers import finished, is_same_text
-from dragoman.router.runs.state import Superseded, is_accepted, progress_of
+from dragoman.router.runs.state import State, Superseded, assignment_of, is_accepted, is_at_adapter, progress_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+
+Recorded: TypeAlias = adapter_pb2.RespondResponse | adapter_pb2.SendResponse | adapter_pb2.UpdateRunResponse
+"""An answer that names the event that records what was asked for."""
 
 _ACCEPTANCE_S: Final = 10.0
 """How long an input waits until an adapter has the run."""
@@ -40,7 +44,7 @@ async def send(run: Run, request: adapter_pb2.SendRequest, data: bytes, timeout_
     _refuse_undeclared(run, "mode", _NEEDED.get(request.mode, pb.FEATURE_QUEUE))
     if request.attachments:
         _refuse_undeclared(run, "attachments", pb.FEATURE_ATTACHMENTS)
-    return await _asked(run, "Send", data, timeout_s)
+    return await ask(run, "Send", adapter_pb2.SendResponse, data, timeout_s)
 
 
 async def update(
@@ -63,7 +67,7 @@ async def update(
     name = request.WhichOneof("change") or ""
     check()
     _refuse_undeclared(run, name, _NEEDED_BY_CHANGE[name])
-    return await _asked(run, "UpdateRun", data, timeout_s)
+    return await ask(run, "UpdateRun", adapter_pb2.UpdateRunResponse, data, timeout_s)
 
 
 async def _until_at_adapter(run: Run, advice: str, timeout_s: float | None) -> None:
@@ -79,11 +83,51 @@ async def _until_at_adapter(run: Run, advice: str, timeout_s: float | None) -> N
         raise unavailable(f"No adapter has run {run.run_id!r} at present; {advice}.")
 
 
-async def _asked(run: Run, method: str, data: bytes, timeout_s: float | None) -> bytes:
-    if run.instance is None or run.instance.gone.is_set():
-        because = "is gone" if run.instance is None else run.instance.gone_because
+async def ask(run: Run, method: str, kind: type[Recorded], data: bytes, timeout_s: float | None) -> bytes:
+    """Make a call at the adapter that has a run, and wait until the event that its answer names is in the run.
+
+    The answer may come before that event. Should the adapter die between the two, the run never gets the event, and
+    its sequence becomes another one's.
+
+    Args:
+        run: the run.
+        method: the RPC's name.
+        kind: the type of its answer.
+        data: the request, serialized.
+        timeout_s: how long the adapter may take to answer; None for no limit.
+
+    Raises:
+        DragomanError: the adapter's status; RUN_FINISHED or ADAPTER_UNAVAILABLE, also if the attempt ends without the
+            event.
+    """
+    instance, at = run.instance, assignment_of(run.state)
+    if instance is None or instance.gone.is_set():
+        because = "is gone" if instance is None else instance.gone_because
         raise unavailable(f"Adapter {run.record.adapter!r} {because}.")
-    return await run.instance.channel.answer(method, data, timeout_s=timeout_s)
+    answer = await instance.channel.answer(method, data, timeout_s=timeout_s)
+    sequence = kind.FromString(answer).sequence
+
+    def is_same_attempt(state: State) -> bool:
+        return is_at_adapter(state) and assignment_of(state) is at
+
+    await run.until(lambda state: run.record.last_sequence >= sequence or not is_same_attempt(state))
+    if is_same_attempt(run.state) or (assignment_of(run.state) is at and await _is_adapters(run, sequence)):
+        return answer
+    if isinstance(run.state, Superseded) and run.refusal is not None:
+        raise run.refusal
+    if run.is_ending:
+        raise finished(run.run_id)
+    raise unavailable(f"The adapter of run {run.run_id!r} was gone before the run had what it recorded; try again.")
+
+
+async def _is_adapters(run: Run, sequence: int) -> bool:
+    """Return whether a sequence of a run that has left its adapter is of an event of that one, not of the router."""
+    if sequence > run.fanout.last_sequence:
+        return False
+    with contextlib.closing(run.fanout.reader(sequence - 1)) as reader:
+        first, *_rest = await reader.read()
+    event = pb.AgentEvent.FromString(first)
+    return event.sequence == sequence and event.origin != pb.EVENT_ORIGIN_ROUTER
 
 
 def _refuse_undeclared(run: Run, path: str, feature: pb.Feature.ValueType) -> None:

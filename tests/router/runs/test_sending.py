@@ -1,0 +1,111 @@
+"""What an adapter answers about a run counts once the event that it names is in the run, whatever comes first."""
+
+import asyncio
+
+import pytest
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.model.run_record import adapter_lost
+from dragoman.router.runs import inputs as to
+from dragoman.router.runs import state as states
+from dragoman.router.runs.sending import ask
+from dragoman.v1 import adapter_pb2 as api
+
+from tests.router.runs.test_actor import World
+
+ANSWERED = 3
+LOST = to.Lost(adapter_lost("fake", "is gone"))
+
+
+class Asked:
+    """A call that an adapter has answered, and perhaps the event that the answer names."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.world.instance.gone = asyncio.Event()
+        self.world.instance.channel.answer = self._answer
+        self._may_answer = asyncio.Event()
+
+    async def _answer(self, *_call: object, **_how: object) -> bytes:
+        await self._may_answer.wait()
+        return api.SendResponse(sequence=ANSWERED).SerializeToString()
+
+    async def begin(self) -> "asyncio.Future[bytes]":
+        """Bring the run to its adapter, and ask: the adapter is about to answer."""
+        await self.world.assign()
+        await self.world.event("started")
+        await self.world.event("log")
+        asking = asyncio.ensure_future(ask(self.world.run, "Send", api.SendResponse, b"", None))
+        await self.world.pause()
+        return asking
+
+    async def answer(self) -> None:
+        """Have the answer come."""
+        self._may_answer.set()
+        await self.world.pause()
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["answer first", "event first"])
+async def test_an_answer_counts_with_the_event_that_it_names(is_first: bool) -> None:
+    asked = Asked()
+    asking = await asked.begin()
+    if is_first:
+        await asked.answer()
+        assert not asking.done()
+    await asked.world.event("log")
+    await asked.answer()
+    assert api.SendResponse.FromString(asking.result()).sequence == ANSWERED
+
+
+async def test_an_answer_counts_though_the_result_outran_it() -> None:
+    asked = Asked()
+    asking = await asked.begin()
+    await asked.world.event("log")
+    await asked.world.event("result")
+    assert states.is_ending(asked.world.run.state)
+    await asked.answer()
+    assert api.SendResponse.FromString(asking.result()).sequence == ANSWERED
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["answer first", "end first"])
+async def test_an_answer_about_an_event_that_never_came_does_not_count(is_first: bool) -> None:
+    asked = Asked()
+    asking = await asked.begin()
+    if is_first:
+        await asked.answer()
+    asked.world.run.send(LOST)
+    await asked.world.pause()
+    await asked.answer()
+    assert asked.world.run.fanout.last_sequence == ANSWERED  # of the result
+    error = asking.exception()
+    assert isinstance(error, DragomanError)
+    assert error.reason is Reason.RUN_FINISHED
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["answer first", "next attempt first"])
+async def test_an_answer_of_an_attempt_that_is_over_does_not_count_for_the_next(is_first: bool) -> None:
+    asked = Asked()
+    world = asked.world
+    asking = await asked.begin()
+    if is_first:
+        await asked.answer()
+    await world.event("failed")
+    await world.end_attempt()
+    await world.pause()
+    await world.assign()
+    await world.event("started")
+    await asked.answer()
+    error = asking.exception()
+    assert isinstance(error, DragomanError)
+    assert error.reason is Reason.ADAPTER_UNAVAILABLE
+    assert error.retry_after_s is not None
+
+
+async def test_an_answer_about_a_run_that_another_router_has_by_then_is_that_ones() -> None:
+    asked = Asked()
+    asking = await asked.begin()
+    await asked.answer()
+    asked.world.run.send(to.LeaseLost())
+    await asked.world.pause()
+    error = asking.exception()
+    assert isinstance(error, DragomanError)
+    assert error.reason is Reason.ADAPTER_UNAVAILABLE
