@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 
 import pytest
 from dragoman.adapters.gemini_cli import adapter
+from dragoman.sdk._detection.programs import script_version
 from dragoman.testkit.isolation import log_in
 from dragoman.testkit.profiles.gemini import GEMINI
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import SECRET, Failing, Harness, Recipe, answering, words_server
+from tests.agents.harness import BIN, SECRET, Failing, Harness, Recipe, answering, words_server
 from tests.agents.suite import ALLOWED, ASKED, RUNNING, AgentSuite, proves, resuming
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(120)]  # it starts slowly, and retries with patience
@@ -192,6 +193,10 @@ class TestGeminiCli(AgentSuite):
         seen = await harness.run("MOCK_PARALLEL", permissions=ALLOWED, env={"GEMINI_MODEL": ""})
         assert "Two results: " in seen.text
         assert len(harness.requests) > len(harness.model_requests) == 2
+
+    def test_its_package_says_its_version(self) -> None:
+        program = BIN.parent / "gemini/node_modules/.bin/gemini"
+        assert script_version(program, adapter().spec.npm_package, str(BIN)) == self.recipe.tested_version
 
     async def test_no_login(self, harness: Harness) -> None:
         env = {"GEMINI_API_KEY": ""}

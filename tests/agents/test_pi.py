@@ -5,11 +5,12 @@ from typing import ClassVar
 
 import pytest
 from dragoman.adapters.pi import adapter
+from dragoman.sdk._detection.programs import script_version
 from dragoman.testkit.profiles.pi import PI
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import Failing, Harness, Recipe
+from tests.agents.harness import BIN, Failing, Harness, Recipe
 from tests.agents.suite import AgentSuite, proves
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]
@@ -38,6 +39,10 @@ class TestPi(AgentSuite):
         lacks=["usage_when_cancelled"],
         unset=adapter().spec.inherit,
     )
+
+    def test_its_package_says_its_version(self) -> None:
+        program = BIN.parent / "pi/node_modules/.bin/pi"
+        assert script_version(program, adapter().spec.npm_package, str(BIN)) == self.recipe.tested_version
 
     @proves("300 KB prompt")
     async def test_a_prompt_of_300_kb(self, harness: Harness) -> None:

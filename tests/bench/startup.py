@@ -191,7 +191,8 @@ def kind_of(command: Sequence[str]) -> str:
 
 def detection_costs(directory: Path, environment: Mapping[str, str], rounds: int) -> list[float]:
     """Return the seconds of `dragoman detect`, with no router and no cache, beyond the slowest ``--version``."""
-    agents = [path for path in sorted((ROOT / ".agents" / "bin").glob("*")) if path.name not in OTHERS]
+    agents = linked_agents(directory / "commands")
+    environment = {**environment, "PATH": f"{directory}/commands:{environment['PATH']}"}
     beyond: list[float] = []
     for number in range(rounds if agents else 0):
         slowest = max(timed([str(path), "--version"], environment) for path in agents)
@@ -199,6 +200,19 @@ def detection_costs(directory: Path, environment: Mapping[str, str], rounds: int
         fresh = {"XDG_STATE_HOME": str(directory / f"detect{number}")}
         beyond.append(timed([*COMMAND, "detect"], {**environment, **fresh}) - slowest)
     return beyond
+
+
+def linked_agents(directory: Path) -> list[Path]:
+    """Make a directory of the pinned agents as ``npm install -g`` links them; return its entries.
+
+    Those in ``.agents/bin`` that need Node.js are shell scripts, which name the pinned one.
+    """
+    directory.mkdir()
+    for path in sorted((ROOT / ".agents" / "bin").glob("*")):
+        if path.name not in OTHERS:
+            npm = ROOT / ".agents" / path.name / "node_modules" / ".bin" / path.name
+            (directory / path.name).symlink_to(path if path.is_symlink() else npm)
+    return sorted(directory.iterdir())
 
 
 def timed(command: Sequence[str], environment: Mapping[str, str]) -> float:

@@ -87,8 +87,9 @@ type AdapterServiceClient interface {
 	// No conditions beyond the common ones.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
 	// Detect looks for the agent: executable, version, directories, login. It runs only `--version` and one check of
-	// the login, with strict time limits. A problem that it finds is data, never a status. At a router an empty
-	// `adapter` means all adapters, in parallel.
+	// the login, with strict time limits; where the files of the agent's package say the version, it may leave out the
+	// former. TestEnvironment shows whether the program starts. A problem that Detect finds is data, never a status. At
+	// a router an empty `adapter` means all adapters, in parallel.
 	//
 	// No conditions beyond the common ones; an unreachable adapter is a Detection with a problem.
 	Detect(ctx context.Context, in *DetectRequest, opts ...grpc.CallOption) (*DetectResponse, error)
@@ -466,8 +467,9 @@ type AdapterServiceServer interface {
 	// No conditions beyond the common ones.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
 	// Detect looks for the agent: executable, version, directories, login. It runs only `--version` and one check of
-	// the login, with strict time limits. A problem that it finds is data, never a status. At a router an empty
-	// `adapter` means all adapters, in parallel.
+	// the login, with strict time limits; where the files of the agent's package say the version, it may leave out the
+	// former. TestEnvironment shows whether the program starts. A problem that Detect finds is data, never a status. At
+	// a router an empty `adapter` means all adapters, in parallel.
 	//
 	// No conditions beyond the common ones; an unreachable adapter is a Detection with a problem.
 	Detect(context.Context, *DetectRequest) (*DetectResponse, error)

@@ -21,6 +21,7 @@ from dragoman.sdk._detection.programs import (
     packaged_version,
     parse_version,
     probe,
+    script_version,
 )
 from dragoman.sdk.spec import AgentSpec
 
@@ -141,6 +142,34 @@ def test_the_version_of_a_programs_package(tmp_path: Path, package: str, content
     (tmp_path / package / "package.json").write_text(content)
     (tmp_path / "agent").symlink_to(it)
     assert packaged_version(tmp_path / "agent") == version
+
+
+NODE_SCRIPT = "#!/usr/bin/env node\n"
+
+
+@pytest.mark.parametrize(
+    ("about", "text", "version"),
+    [
+        ('{"name": "@maker/agent", "version": "1.2.3", "bin": {"agent": "dist/main.js"}}', NODE_SCRIPT, "1.2.3"),
+        ('{"name": "@maker/agent", "version": "1.2.3", "bin": "./dist/main.js"}', NODE_SCRIPT, "1.2.3"),
+        ('{"name": "other", "version": "1.2.3", "bin": {"agent": "dist/main.js"}}', NODE_SCRIPT, ""),
+        ('{"name": "@maker/agent", "version": "1.2.3", "bin": {"agent": "dist/other.js"}}', NODE_SCRIPT, ""),
+        ('{"name": "@maker/agent", "version": "1.2.3", "bin": {"agent": 1}}', NODE_SCRIPT, ""),
+        ('{"name": "@maker/agent", "version": "1.2.3"}', NODE_SCRIPT, ""),
+        ('{"name": "@maker/agent", "version": "1.2.3-x", "bin": "dist/main.js"}', NODE_SCRIPT, ""),
+        ('{"name": "@maker/agent", "version": "1.2.3", "bin": "dist/main.js"}', "#!/bin/sh\n", ""),
+        ('{"name": "@maker/agent", "version": "1.2.3", "bin": "dist/main.js"}', "#!/usr/bin/env nodejs\n", ""),
+        ('{"name": "@maker/agent", "version": "1.2.3", "bin": "dist/main.js"}', "", ""),
+        ("no JSON", NODE_SCRIPT, ""),
+    ],
+)
+def test_the_version_of_a_script_for_node(tmp_path: Path, about: str, text: str, version: str) -> None:
+    it = program(tmp_path / "lib/node_modules/@maker/agent/dist/main.js", text)
+    (it.parents[1] / "package.json").write_text(about)
+    (tmp_path / "agent").symlink_to(it)
+    program(tmp_path / "bin/node")
+    assert script_version(tmp_path / "agent", "@maker/agent", str(tmp_path / "bin")) == version
+    assert script_version(tmp_path / "agent", "@maker/agent", str(tmp_path)) == "", "there is no Node.js"
 
 
 async def test_a_run_does_not_start_a_program_to_learn_what_its_package_says(tmp_path: Path) -> None:

@@ -91,8 +91,15 @@ class AgentSpec(AdapterInfo, frozen=True, kw_only=True):
     reports the capabilities of exactly this version as probed. Empty: no real program was tested."""
     asks_version: bool = True
     """Whether ``--version`` may be asked. Not of an arbitrary command."""
+    npm_package: str = ""
+    """The npm package whose command the agent is, for one that takes long to start. Detect then reads the version in
+    the package and does not start the program, so that it does not notice an installation that is incomplete or too
+    new for its Node.js; TestEnvironment starts it. A program that is no script of this package for Node.js, or has no
+    ``node`` on its PATH, is asked. Empty: it is always asked."""
     tidy_variables: tuple[str, ...] = ()
     """Variables that lead elsewhere while it is asked, as the agent makes directories wherever they lead."""
+    version_variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables that it gets while it is asked."""
     session_ids: SessionIds = SessionIds.PRINTABLE
     """What its session ids look like."""
     session_id_pattern: str = ""

@@ -445,8 +445,9 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
 
     Detect: _AdapterServiceDetectType
     """Detect looks for the agent: executable, version, directories, login. It runs only `--version` and one check of
-    the login, with strict time limits. A problem that it finds is data, never a status. At a router an empty
-    `adapter` means all adapters, in parallel.
+    the login, with strict time limits; where the files of the agent's package say the version, it may leave out the
+    former. TestEnvironment shows whether the program starts. A problem that Detect finds is data, never a status. At
+    a router an empty `adapter` means all adapters, in parallel.
 
     No conditions beyond the common ones; an unreachable adapter is a Detection with a problem.
     """
@@ -738,8 +739,9 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[dragoman.v1.adapter_pb2.DetectResponse, collections.abc.Awaitable[dragoman.v1.adapter_pb2.DetectResponse]]:
         """Detect looks for the agent: executable, version, directories, login. It runs only `--version` and one check of
-        the login, with strict time limits. A problem that it finds is data, never a status. At a router an empty
-        `adapter` means all adapters, in parallel.
+        the login, with strict time limits; where the files of the agent's package say the version, it may leave out the
+        former. TestEnvironment shows whether the program starts. A problem that Detect finds is data, never a status. At
+        a router an empty `adapter` means all adapters, in parallel.
 
         No conditions beyond the common ones; an unreachable adapter is a Detection with a problem.
         """

@@ -114,10 +114,6 @@ class GeminiCliAdapter(AcpAdapter):
                 message = "cannot go over JSON lines as an image; leave config.transport out"
                 yield FieldViolation(f"attachments[{index}].media_type", message)
 
-    async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> adapter_pb2.Detection:
-        """Detect it; started as one process it prints its version in half the time."""
-        return await super().look({**env, **ENVIRONMENT}, config)
-
     def renewing_login(self, job: Job, env: Mapping[str, str]) -> RenewingLogin | None:
         """Return the stored login that would be used, if it is one that the agent renews."""
         del job

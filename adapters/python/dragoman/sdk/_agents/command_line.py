@@ -16,7 +16,7 @@ from dragoman.protocol.clocks import Clocks
 from dragoman.protocol.errors import invalid_fields
 from dragoman.sdk._agents.agent import AgentAdapter
 from dragoman.sdk._agents.agent_run import HOOK_FAILED
-from dragoman.sdk._detection.agent import VersionCache, detect_agent, locate, skills_dir
+from dragoman.sdk._detection.agent import VersionCache, detect_agent, locate, skills_dir, start_problem
 from dragoman.sdk._detection.checks import Checks, check_program
 from dragoman.sdk._encoding.config import as_string
 from dragoman.sdk._encoding.json_text import JsonValue
@@ -116,7 +116,10 @@ class CommandLineAdapter(AgentAdapter):
 
     async def check_agent(self, env: Mapping[str, str], config: Mapping[str, JsonValue], checks: Checks) -> None:
         """Check that the program can be used."""
-        check_program(self.spec, await self.look(env, config), env, config, checks)
+        found = await self.look(env, config)
+        if (problem := await start_problem(self.spec, self.versions, env, found)) is not None:
+            found.problems.append(problem)
+        check_program(self.spec, found, env, config, checks)
 
     async def locate(self, settings: Settings, env: Mapping[str, str]) -> tuple[str, str]:
         """Return the agent's executable and version."""

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from dragoman.sdk._detection.auth import AUTH_LIMIT_S, AuthFinding, inherited_keys, keys_to_withhold, withheld_message
-from dragoman.sdk._detection.programs import find_executable, packaged_version, parse_version, probe
+from dragoman.sdk._detection.programs import find_executable, packaged_version, parse_version, probe, script_version
 from dragoman.sdk._encoding.fields import Fields
 from dragoman.sdk._encoding.json_text import read_json_object
 from dragoman.sdk.spec import AgentSpec
@@ -116,8 +116,26 @@ async def locate(
         return Located("", "")
     if is_for_run and spec.asks_version and (version := packaged_version(found)):
         return Located(str(found), version)
-    version, problem = await versions.ask(found, env, spec.tidy_variables) if spec.asks_version else ("", None)
+    if spec.npm_package and (version := script_version(found, spec.npm_package, env.get("PATH", ""))):
+        return Located(str(found), version)
+    version, problem = await _asked(spec, versions, env, found) if spec.asks_version else ("", None)
     return Located(str(found), version, (problem,) if problem is not None else ())
+
+
+async def start_problem(
+    spec: AgentSpec, versions: VersionCache, env: Mapping[str, str], found: pb.Detection
+) -> pb.DetectionProblem | None:
+    """Start a program whose version ``locate`` took from its package; return what was wrong with it."""
+    executable = Path(found.executable)
+    if not found.executable or not script_version(executable, spec.npm_package, env.get("PATH", "")):
+        return None
+    return (await _asked(spec, versions, env, executable))[1]
+
+
+async def _asked(
+    spec: AgentSpec, versions: VersionCache, env: Mapping[str, str], executable: Path
+) -> tuple[str, pb.DetectionProblem | None]:
+    return await versions.ask(executable, {**env, **spec.version_variables}, spec.tidy_variables)
 
 
 def config_dir(spec: AgentSpec, env: Mapping[str, str]) -> Path | None:

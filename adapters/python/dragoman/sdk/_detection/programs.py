@@ -17,6 +17,7 @@ from msgspec import Struct
 
 _VERSION: Final = re.compile(r"(?<![\w.])v?(\d+\.\d+(?:\.\d+)*(?:[-+][0-9A-Za-z.+-]*[0-9A-Za-z])?)(?![\w])")
 _RELEASE: Final = re.compile(r"\d+\.\d+\.\d+")  # packages of one platform may append its name
+_NODE_LINE: Final = b"#!/usr/bin/env node"
 _ABOUT_OTHERS: Final = re.compile("warn|deprecat", re.IGNORECASE)
 _END_BOUND_S: Final = 2.0  # that a program may take to end by itself once it has answered
 _MOST_LINE_BYTES: Final = 1024 * 1024
@@ -66,6 +67,35 @@ def packaged_version(executable: Path) -> str:
         if scope.parent.name == "node_modules":
             version = as_string(read_json_object(folder / "package.json").get("version"), "")
             return version if _RELEASE.fullmatch(version) else ""
+    return ""
+
+
+def script_version(executable: Path, package: str, path_env: str) -> str:
+    """Return the version of an npm package if a program is one of its commands that Node.js is there to run.
+
+    Anything else is empty: that program has to be asked. Whether Node.js is too old for it is not looked at.
+
+    Args:
+        executable: the program, or a link to it.
+        package: the package's name, e.g. ``@google/gemini-cli``.
+        path_env: the value of PATH that the program gets.
+    """
+    script = executable.resolve()
+    try:
+        with script.open("rb") as file:
+            runs_on_node = file.readline(len(_NODE_LINE) + 1).rstrip() == _NODE_LINE
+    except OSError:
+        return ""
+    if not runs_on_node or find_executable(["node"], path_env) is None:
+        return ""
+    for folder in script.parents:
+        about = read_json_object(folder / "package.json")
+        if about.get("name") == package:
+            commands = about.get("bin")
+            files = commands.values() if isinstance(commands, dict) else [commands]
+            is_command = any(isinstance(file, str) and (folder / file).resolve() == script for file in files)
+            version = as_string(about.get("version"), "")
+            return version if is_command and _RELEASE.fullmatch(version) else ""
     return ""
 
 
