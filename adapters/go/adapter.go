@@ -30,6 +30,7 @@ import (
 	"syscall"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
 	"dragoman/adapters/go/internal/guard"
@@ -75,6 +76,10 @@ type Adapter struct {
 	// Checks checks what else a run with this configuration needs, e.g. a login; settings, directory and whether the agent
 	// is there are checked already. May be nil.
 	Checks func(ctx context.Context, request *pb.TestEnvironmentRequest) ([]*pb.EnvironmentCheck, error)
+
+	// TracerProvider records a span of each run and of each of its tool calls; the context of Run holds the run's span.
+	// Nil: none is recorded. The trace that the caller sends reaches the agent, and log lines, in either case.
+	TracerProvider trace.TracerProvider
 }
 
 // program returns the program of a run with these settings.

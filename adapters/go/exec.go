@@ -246,6 +246,7 @@ func (r *Run) environment(command Command, temporary string) map[string]string {
 	all := request.Inherited(os.Environ(), request.Prefix(r.Request))
 	maps.Copy(all, request.RunVariables(r.Request))
 	all["TMPDIR"] = temporary
+	maps.Copy(all, r.span.variables())
 	maps.Copy(all, command.Env)
 	maps.Copy(all, r.settings.Env)
 	maps.Copy(all, r.Request.GetEnv())

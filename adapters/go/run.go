@@ -76,6 +76,7 @@ type Run struct {
 	described *pb.DescribeResponse
 	settings  *request.Settings
 	redactor  *redact.Redactor
+	span      *runSpan
 	logger    *slog.Logger
 	log       *eventlog.Log
 	holders   *holders
@@ -138,15 +139,15 @@ type stop struct {
 	changed     chan struct{} // gets a value whenever the run may be abandoned earlier
 }
 
-func newRun(own *pb.ExecuteRequest, settings *request.Settings, described *pb.DescribeResponse, logger *slog.Logger) *Run {
+func newRun(own *pb.ExecuteRequest, settings *request.Settings, described *pb.DescribeResponse, logger *slog.Logger, span *runSpan) *Run {
 	now := time.Now()
 	first := max(own.GetRelay().GetFirstSequence(), 1)
-	ctx, end := context.WithCancelCause(context.Background())
+	ctx, end := context.WithCancelCause(span.ctx)
 	run := &Run{
 		Request: own, Config: settings.Config, Cwd: settings.Cwd,
 		Resume: settings.Session.NativeID, Fork: settings.Session.Disposition == pb.SessionDisposition_SESSION_DISPOSITION_FORK,
 		described: described, settings: settings, redactor: redact.New(settings.Secrets),
-		logger: logger.With("run_id", own.GetRunId()), log: eventlog.New(own.GetRunId(), first),
+		span: span, logger: span.logged(logger.With("run_id", own.GetRunId())), log: eventlog.New(own.GetRunId(), first),
 		marker: randomHex(16), done: make(chan struct{}), ctx: ctx, end: end, wake: make(chan struct{}, 1),
 		attempt: max(own.GetRelay().GetFirstAttempt(), 1) - 1,
 		clocks: clocks{
@@ -371,6 +372,7 @@ func (r *Run) write(event *pb.AgentEvent) {
 	event.Sequence = r.log.Last() + 1
 	r.address(event)
 	cut = countCut(event, cut+fitEvent(event))
+	r.span.note(event)
 	r.log.Append(event)
 	r.writtenAt = time.Now()
 	if cut > 0 && r.phase == attempt && event.GetNotice() == nil {

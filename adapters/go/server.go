@@ -119,7 +119,7 @@ func (s *Server) Serve(listener net.Listener) error {
 // The boundary: who may call, how large requests are, and statuses of what goes wrong.
 
 func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
-	defer s.recovered(info.FullMethod, &err)
+	defer s.recovered(ctx, info.FullMethod, &err)
 	if err := s.admit(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
@@ -127,15 +127,15 @@ func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerI
 		return nil, err
 	}
 	response, err = handler(ctx, request)
-	return response, s.explained(info.FullMethod, err)
+	return response, s.explained(ctx, info.FullMethod, err)
 }
 
 func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	defer s.recovered(info.FullMethod, &err)
+	defer s.recovered(stream.Context(), info.FullMethod, &err)
 	if err := s.admit(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
-	return s.explained(info.FullMethod, handler(server, &bounded{ServerStream: stream, method: info.FullMethod}))
+	return s.explained(stream.Context(), info.FullMethod, handler(server, &bounded{ServerStream: stream, method: info.FullMethod}))
 }
 
 // bounded is a stream whose requests are checked.
@@ -159,7 +159,7 @@ func checkBounds(method string, message any) error {
 }
 
 // explained returns an error with a reason of the contract.
-func (s *Server) explained(method string, err error) error {
+func (s *Server) explained(ctx context.Context, method string, err error) error {
 	var known *dragoman.Error
 	switch {
 	case err == nil || errors.As(err, &known):
@@ -172,18 +172,18 @@ func (s *Server) explained(method string, err error) error {
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err // the caller went away
 	}
-	return s.incident(method, "error", err.Error())
+	return s.incident(ctx, method, "error", err.Error())
 }
 
-func (s *Server) recovered(method string, err *error) {
+func (s *Server) recovered(ctx context.Context, method string, err *error) {
 	if fault := recover(); fault != nil {
-		*err = s.incident(method, "stack", string(debug.Stack()))
+		*err = s.incident(ctx, method, "stack", string(debug.Stack()))
 	}
 }
 
-func (s *Server) incident(method, key, detail string) error {
+func (s *Server) incident(ctx context.Context, method, key, detail string) error {
 	incident := randomHex(6)
-	s.logger.Error("internal error", "rpc", method, "incident", incident, key, detail)
+	receivedTrace(ctx).logged(s.logger).Error("internal error", "rpc", method, "incident", incident, key, detail)
 	return dragoman.Errorf(dragoman.Internal, "internal error; the server's log has more under incident %s", incident).
 		WithMetadata("incident", incident)
 }
@@ -338,7 +338,7 @@ func (s *Server) Execute(asked *pb.ExecuteRequest, stream grpc.ServerStreamingSe
 	} else if !runIDShape.MatchString(asked.GetRunId()) {
 		return dragoman.FieldError(dragoman.InvalidRequest, "run_id", "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 	}
-	run, err := s.store.join(asked, func() (*Run, error) { return s.accept(asked) })
+	run, err := s.store.join(asked, func() (*Run, error) { return s.accept(stream.Context(), asked) })
 	if err != nil {
 		return err
 	}
@@ -380,7 +380,7 @@ func endedByServer(err error) bool {
 }
 
 // accept checks a request and begins its run. The caller holds the store, which has none with this ID.
-func (s *Server) accept(asked *pb.ExecuteRequest) (*Run, error) {
+func (s *Server) accept(ctx context.Context, asked *pb.ExecuteRequest) (*Run, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isDraining {
@@ -399,7 +399,8 @@ func (s *Server) accept(asked *pb.ExecuteRequest) (*Run, error) {
 			return nil, err
 		}
 	}
-	run := newRun(asked, settings, s.described, s.logger)
+	run := newRun(asked, settings, s.described, s.logger,
+		beginSpan(s.adapter.TracerProvider, s.described.GetAdapter(), asked, receivedTrace(ctx)))
 	run.Program = s.adapter.program(settings.Config)
 	run.holders = newHolders(asked.GetOrphanAfter().AsDuration(), func() {
 		run.cancel(settings.Grace, "no client is attached")
