@@ -32,6 +32,7 @@ import { once } from "node:events";
 import type { Log } from "./adapter.js";
 import { checkBounds } from "./bounds.js";
 import { textOf } from "./failure.js";
+import { traced, traceIn, type TraceContext } from "./trace.js";
 
 /** A request as it was received, or why it could not be read. */
 interface Received {
@@ -39,7 +40,7 @@ interface Received {
   size: number;
 }
 
-type Call = Pick<ServerUnaryCall<Received, Uint8Array>, "request" | "getPeer">;
+type Call = Pick<ServerUnaryCall<Received, Uint8Array>, "request" | "getPeer" | "metadata">;
 
 /** Answers a unary call. */
 export type Answer<I extends DescMessage, O extends DescMessage> = (
@@ -56,6 +57,8 @@ export interface CallInfo {
   signal: AbortSignal;
   /** Who calls, for the record. */
   caller: string;
+  /** The trace that the call belongs to. */
+  trace: TraceContext;
 }
 
 /** A call that is answered by a stream. */
@@ -148,9 +151,10 @@ function unary(
   return (call, callback) => {
     const controller = new AbortController();
     call.on("cancelled", () => controller.abort());
-    (async () => answer(requestOf(method, call), { signal: controller.signal, caller: callerOf(call) }))().then(
+    const info = { signal: controller.signal, caller: callerOf(call), trace: traceIn(call.metadata) };
+    (async () => answer(requestOf(method, call), info))().then(
       (response) => callback(null, response),
-      (error: unknown) => callback(toStatus(explained(method, error, log))),
+      (error: unknown) => callback(toStatus(explained(method, error, traced(log, info.trace)))),
     );
   };
 }
@@ -167,6 +171,7 @@ function streaming(
     const info: StreamInfo = {
       signal,
       caller: callerOf(call),
+      trace: traceIn(call.metadata),
       accept: (runId) => {
         const metadata = call.metadata.clone();
         for (const key of Object.keys(metadata.getMap())) metadata.remove(key);
@@ -179,7 +184,7 @@ function streaming(
     };
     (async () => write(requestOf(method, call), info))().then(
       () => call.end(),
-      (error: unknown) => fail(call, explained(method, error, log)),
+      (error: unknown) => fail(call, explained(method, error, traced(log, info.trace))),
     );
   };
 }

@@ -3,6 +3,7 @@ import { posix } from "node:path";
 import type { ExecuteRequest } from "@dragoman/client/v1";
 
 import { isSecretEntry } from "./redact/names.js";
+import { traceVariables, type TraceContext } from "./trace.js";
 
 const DEFAULT_PREFIX = "DRAGOMAN";
 /** Where programs are looked for if there is no PATH. */
@@ -82,6 +83,8 @@ export interface VariableSources {
   config: Variables;
   /** The run's directory for temporary files. */
   temporary: string;
+  /** The trace that the program is to continue. */
+  trace: TraceContext;
 }
 
 /** Returns all variables of a program that is started for a run, but the marker. */
@@ -96,6 +99,7 @@ export function variablesOf(request: ExecuteRequest, sources: VariableSources): 
     ...Object.fromEntries(inherited),
     ...runVariables(request),
     TMPDIR: sources.temporary,
+    ...traceVariables(sources.trace),
     ...sources.command,
     ...sources.config,
     ...request.env,

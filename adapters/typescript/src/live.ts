@@ -30,6 +30,7 @@ import { Run } from "./run.js";
 import { completeSession } from "./sessions.js";
 import type { Settings } from "./settings.js";
 import { RunStopped, Stop } from "./stop.js";
+import type { RunSpan } from "./trace.js";
 
 const HEARTBEAT_AFTER_MS = 15_000;
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
@@ -47,6 +48,7 @@ export class LiveRun {
   readonly request: ExecuteRequest;
   readonly settings: Settings;
   readonly described: DescribeResponse;
+  readonly span: RunSpan;
   readonly log: EventLog;
   readonly recorder: Recorder;
   readonly clocks: Clocks;
@@ -69,13 +71,14 @@ export class LiveRun {
   fail: (error: unknown) => void = () => {};
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(request: ExecuteRequest, settings: Settings, described: DescribeResponse) {
+  constructor(request: ExecuteRequest, settings: Settings, described: DescribeResponse, span: RunSpan) {
     const first = request.relay?.firstSequence || 1n;
     this.request = request;
     this.settings = settings;
     this.described = described;
+    this.span = span;
     this.log = new EventLog(request.runId, first);
-    this.recorder = new Recorder(request, settings, this.log);
+    this.recorder = new Recorder(request, settings, this.log, span);
     this.clocks = new Clocks(settings, this.#acceptedAt);
     const run = this;
     this.inputs = new Inputs(
@@ -101,7 +104,9 @@ export class LiveRun {
     const fault = new Promise<never>((_, reject) => {
       this.fail = reject;
     });
-    const run = current.run(this, async () => adapter.run(new Run(this, programOf(adapter, this.settings.config))));
+    const run = this.span.within(() =>
+      current.run(this, async () => adapter.run(new Run(this, programOf(adapter, this.settings.config)))),
+    );
     const own: Promise<Outcomes> = Promise.race([run, fault]).then(
       (result) => ({ result: result ?? undefined }),
       (error: unknown) => ({ error }),

@@ -177,7 +177,8 @@ export function start(live: LiveRun, run: Run, command: Command): { exit: Exit; 
   const exit = new Exit(command.path, cwd);
   const temporary = join(run.directory(), "tmp");
   mkdirSync(temporary, { recursive: true, mode: 0o700 });
-  const sources = { own: process.env, command: command.env ?? {}, config: live.settings.env, temporary };
+  const { trace } = live.span;
+  const sources = { own: process.env, command: command.env ?? {}, config: live.settings.env, temporary, trace };
   const env = variablesOf(live.request, sources);
   if (recorder.phase === "initial") {
     const argv = withoutPrompt([command.path, ...args], run.prompt);

@@ -26,6 +26,7 @@ import { fitEvent, redactEvent } from "./outgoing.js";
 import { HARMLESS } from "./redact/redactor.js";
 import { limitsOf, type Settings } from "./settings.js";
 import { outputOf, Texts } from "./texts.js";
+import type { RunSpan } from "./trace.js";
 
 /** The body of an event, as it is made. */
 export type EventBody = NonNullable<MessageInitShape<typeof AgentEventSchema>["body"]> & { case: string };
@@ -46,16 +47,18 @@ export class Recorder {
   isCut = false;
   readonly #request: ExecuteRequest;
   readonly #settings: Settings;
+  readonly #span: RunSpan;
   readonly #texts: Texts;
   readonly #waiting: MessageInitShape<typeof NoticeSchema>[] = []; // for the attempt that opens next
   readonly #calls = new Set<string>(); // tool calls that were counted
   #attempt: number;
   #budget: number; // bytes of output that are left
 
-  constructor(request: ExecuteRequest, settings: Settings, log: EventLog) {
+  constructor(request: ExecuteRequest, settings: Settings, log: EventLog, span: RunSpan) {
     this.#request = request;
     this.#settings = settings;
     this.log = log;
+    this.#span = span;
     this.#texts = new Texts(settings.redactor);
     this.#attempt = Math.max(request.relay?.firstAttempt ?? 0, 1) - 1;
     this.#budget = settings.outputBytes || Number.POSITIVE_INFINITY;
@@ -132,6 +135,7 @@ export class Recorder {
     event.sequence = this.log.last + 1n;
     this.address(event);
     const { bytes, cut } = fitEvent(event, redacted);
+    this.#span.note(event);
     this.log.append(event, bytes);
     this.writtenAt = performance.now();
     if (cut > 0 && this.phase === "attempt" && event.body.case !== "notice") {

@@ -61,7 +61,9 @@ import { sentinel } from "./process.js";
 import { Schema } from "./schema.js";
 import { sessionInUse } from "./sessions.js";
 import { directoryProblem, has, settingsOf, type Settings } from "./settings.js";
+import { beginSpan, loadApi } from "./spans.js";
 import { Store } from "./store.js";
+import { traced, type TraceContext } from "./trace.js";
 
 const MIB = 1 << 20;
 const FLUSH_MS = 1_000; // that streams may still write once the runs have ended
@@ -83,6 +85,7 @@ export class Server {
   readonly #ending = new AbortController(); // ends when the streams do
   #probed: GrpcServer | undefined;
   #isDraining = false;
+  #otel: Awaited<ReturnType<typeof loadApi>>;
 
   /** @throws Error the adapter's description is not valid */
   constructor(adapter: Adapter, log: Log) {
@@ -104,7 +107,8 @@ export class Server {
   }
 
   /** Listens at an address; see `listen`. */
-  listen(address: string): Promise<void> {
+  async listen(address: string): Promise<void> {
+    this.#otel = await loadApi();
     return listen(this.#grpc, address, this.#log, this.#ending.signal);
   }
 
@@ -243,7 +247,7 @@ export class Server {
         description: "must match [A-Za-z0-9][A-Za-z0-9._-]{0,127}",
       });
     }
-    const run = this.#store.join(request, () => this.#accept(request));
+    const run = this.#store.join(request, () => this.#accept(request, call.trace));
     call.accept(request.runId);
     const after = (run.request.relay?.firstSequence || 1n) - 1n;
     await this.#follow(run, call, { after, holds: true, replayDone: false }, request.batching !== undefined);
@@ -256,18 +260,19 @@ export class Server {
   }
 
   /** Checks a request and begins its run. */
-  #accept(request: ExecuteRequest): LiveRun {
+  #accept(request: ExecuteRequest, trace: TraceContext): LiveRun {
     if (this.#isDraining) throw draining();
     const settings = settingsOf(request, this.described, this.#schema);
     this.#refuseBusySession(settings);
     this.#adapter.accept?.(request);
-    const run = new LiveRun(request, settings, this.described);
+    const span = beginSpan(this.#otel, this.described.adapter, request, trace);
+    const run = new LiveRun(request, settings, this.described, span);
     const orphanAfterMs = request.orphanAfter ? durationMs(request.orphanAfter) : 0;
     const holders = new Holders(orphanAfterMs, () => run.cancel(settings.graceMs, "no client is attached"));
     this.#holders.set(run, holders);
     tracked(
       this.#driving,
-      run.drive(this.#adapter, this.#log).finally(() => {
+      run.drive(this.#adapter, traced(this.#log, span.trace)).finally(() => {
         holders.close();
         this.#store.retire(run);
       }),

@@ -40,7 +40,7 @@ export async function servedAs(t: TestContext, own: Omit<Adapter, "describe">, .
     await server.stop(0);
     rmSync(folder, { recursive: true });
   });
-  return { server, client, logged };
+  return { server, client, logged, address };
 }
 
 export const hello = (value = "hello") => ({ task: { case: "prompt" as const, value } });
