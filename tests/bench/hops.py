@@ -5,6 +5,7 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import string
 import subprocess
@@ -123,12 +124,22 @@ def _router_uvloop(directory: Path, listen: Path, upstream: Path) -> list[str] |
     return [*_router(directory, listen, upstream), "--uvloop"]
 
 
+def _router_telemetry(directory: Path, listen: Path, upstream: Path) -> list[str] | None:
+    """Return a router that counts for Prometheus and sends its spans to where its environment says; see ``hop``."""
+    if any(
+        importlib.util.find_spec(name) is None for name in ("prometheus_client", "opentelemetry", "opentelemetry.sdk")
+    ):
+        return None
+    return [*_router(directory, listen, upstream), "--metrics", "0"]
+
+
 COMMANDS: dict[str, Callable[[Path, Path, Path], list[str] | None]] = {
     "envoy": _envoy,
     "nginx": _nginx,
     "relay": _relay,
     "router": _router,
     "router_uvloop": _router_uvloop,
+    "router_telemetry": _router_telemetry,
 }
 """The command of each hop; None where its program is missing. Beside them there is ``direct``."""
 
@@ -185,6 +196,22 @@ async def adapters(directory: Path, load: Path) -> AsyncIterator[Path]:
 
 
 @contextlib.asynccontextmanager
+async def span_sink() -> AsyncIterator[str]:
+    """Take spans by OTLP over HTTP, and forget them; yields the endpoint."""
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError), contextlib.closing(writer):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                found = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+                await reader.readexactly(int(found[1]) if found else 0)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+    async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@contextlib.asynccontextmanager
 async def hop(name: str, directory: Path, adapter: Path) -> AsyncIterator[Hop]:
     """Run one hop in front of the adapter."""
     if name == "direct":
@@ -198,7 +225,11 @@ async def hop(name: str, directory: Path, adapter: Path) -> AsyncIterator[Hop]:
     assert command is not None, f"{name} is missing"
     places = {"HOME": str(folder), "XDG_RUNTIME_DIR": str(folder), "XDG_STATE_HOME": str(folder)}
     environment = {**os.environ, **places, "PYTHONPATH": str(ROOT)}
-    async with process(pinned(command, _PROXY_CPU), environment, folder / "log") as pid:
+    async with contextlib.AsyncExitStack() as stack:
+        if name == "router_telemetry":
+            environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = await stack.enter_async_context(span_sink())
+        running = process(pinned(command, _PROXY_CPU), environment, folder / "log")
+        pid = await stack.enter_async_context(running)
         async with asyncio.timeout(_READY_S):
             for adapter_name in ("load", "load_batching") if name.startswith("router") else ("load",):
                 await _until_served(f"unix:{socket}", adapter_name)

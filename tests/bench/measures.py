@@ -66,7 +66,7 @@ class Rig:
 
     def routers(self) -> list[str]:
         """Return the routers that the mode measures; the last one as it is installed by default."""
-        return ["router_uvloop", "router"] if self.is_full else ["router"]
+        return ["router_uvloop", "router_telemetry", "router"] if self.is_full else ["router"]
 
     @contextlib.asynccontextmanager
     async def hops(self, *names: str) -> AsyncIterator[list[Hop]]:
