@@ -13,7 +13,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -89,10 +89,14 @@ class Recipe:
     """What the agent calls the tool ``count`` of the MCP server ``words``. Empty where it takes no MCP servers."""
     seeing_model: str = ""
     """A model that sees images, by its name. Empty: the usual one does."""
+    first_model: str = ""
+    """A model that the agent changes for ``other_model`` while it works. Empty: its default."""
     other_model: str = ""
     """A model that is not its default. Needed if the model can be changed while it works."""
     other_mode: str = ""
     """A permission mode that is not its default. Needed if the mode can be changed while it works."""
+    account: "Callable[[Harness], AbstractAsyncContextManager[list[pb.RateLimit]]] | None" = None
+    """Serves an account of the agent, and yields its rate limits. Needed if they can be asked for."""
     skill_tool: bool = False
     """Whether the agent has a tool by which its model loads a skill."""
     auth: api.AuthState.ValueType = api.AUTH_STATE_OK

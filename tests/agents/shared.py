@@ -1,5 +1,6 @@
 """The tests that all adapters share and that have modules of their own."""
 
+from tests.agents.accounts import AccountTests
 from tests.agents.budgeting import BudgetTests
 from tests.agents.conforming import ConformanceTests
 from tests.agents.filing import FilingTests
@@ -19,5 +20,6 @@ class SharedTests(
     BudgetTests,
     SteeringTests,
     UpdateTests,
+    AccountTests,
 ):
     """All of them."""

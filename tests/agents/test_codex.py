@@ -46,7 +46,8 @@ SLOWER_S = 2
 
 UNDERSTOOD = (
     *("initialize", "initialized", "thread/start", "thread/resume", "thread/fork", "thread/inject_items"),
-    *("turn/start", "turn/interrupt", "skills/extraRoots/set", "skills/list", "turn/completed", "error"),
+    *("turn/start", "turn/settings/update", "targetUnavailable", "turn/interrupt", "turn/completed", "error"),
+    *("skills/extraRoots/set", "skills/list"),
     *("item/started", "item/completed", "item/agentMessage/delta", "item/reasoning/summaryTextDelta"),
     *("item/commandExecution/outputDelta", "thread/tokenUsage/updated", "account/rateLimits/updated"),
     *("item/commandExecution/requestApproval", "item/fileChange/requestApproval", "serverRequest/resolved"),
@@ -120,6 +121,25 @@ async def account_service(status: str, answer: dict[str, Any]) -> AsyncIterator[
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
 
 
+@asynccontextmanager
+async def limited_account(harness: Harness) -> AsyncIterator[list[pb.RateLimit]]:
+    """Log in to an account that has used a part of its plan; yield what is to be reported of it."""
+    window = {
+        "used_percent": 42,
+        "limit_window_seconds": 18_000,
+        "reset_at": 1_893_456_000,
+        "reset_after_seconds": 60,
+    }
+    limit = {"allowed": True, "limit_reached": False, "primary_window": window}
+    (harness.isolation.config / "auth.json").write_text(json.dumps(SUBSCRIPTION))
+    async with account_service("200 OK", {"plan_type": "pro", "rate_limit": limit}) as (url, asked):
+        (harness.isolation.config / "config.toml").write_text(f'chatgpt_base_url = "{url}/backend-api"\n')
+        reported = pb.RateLimit(window="primary (300 min)", used_percent=42)
+        reported.resets_at.seconds = 1_893_456_000
+        yield [reported]
+    assert "/backend-api/wham/usage" in asked
+
+
 RECIPE = Recipe(
     make=adapter,
     family=CODEX,
@@ -129,6 +149,9 @@ RECIPE = Recipe(
     silent_tool_s=22,
     tested=api.TEST_STATUS_PASS,
     mcp_tool="mcp__words.count",
+    first_model=CODE_MODE_MODEL,
+    other_model="gpt-6-astra",
+    account=limited_account,
     unset=adapter().spec.inherit,
     failures={
         "400": Failing(pb.FAILURE_KIND_INVALID_CONFIG, "codex_other"),
@@ -457,25 +480,6 @@ class TestCodex(AgentSuite):
         assert seen.result.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
         assert seen.result.failure.code == code
 
-    async def test_its_rate_limits(self, harness: Harness) -> None:
-        usage = {
-            "plan_type": "pro",
-            "rate_limit": {
-                "allowed": True,
-                "limit_reached": False,
-                "primary_window": {"used_percent": 42, "limit_window_seconds": 18_000, "reset_at": 1_893_456_000}
-                | {"reset_after_seconds": 60},
-            },
-        }
-        (harness.isolation.config / "auth.json").write_text(json.dumps(SUBSCRIPTION))
-        async with account_service("200 OK", usage) as (url, asked):
-            (harness.isolation.config / "config.toml").write_text(f'chatgpt_base_url = "{url}/backend-api"\n')
-            response = await harness.client.get_quota(harness.adapter, env=harness.env)
-        assert response.failure == pb.Failure()
-        assert "/backend-api/wham/usage" in asked
-        assert [(window.window, window.used_percent) for window in response.windows] == [("primary (300 min)", 42)]
-        assert response.windows[0].resets_at.seconds == 1_893_456_000
-
     async def test_no_rate_limits_without_a_login(self, harness: Harness) -> None:
         (harness.isolation.config / "config.toml").unlink()
         response = await harness.client.get_quota(harness.adapter, env=harness.env)
@@ -498,7 +502,8 @@ class TestCodex(AgentSuite):
 
     def test_it_speaks_what_this_adapter_understands(self, harness: Harness, tmp_path: Path) -> None:
         """By the schema that the installed program writes of itself."""
-        command = [str(BIN / "codex"), "app-server", "generate-json-schema", "--out", str(tmp_path / "schema")]
+        command = [str(BIN / "codex"), "app-server", "generate-json-schema", "--experimental"]
+        command += ["--out", str(tmp_path / "schema")]
         subprocess.run(command, env=harness.env, check=True, capture_output=True, timeout=30)
         known = (tmp_path / "schema" / "codex_app_server_protocol.schemas.json").read_text()
         spoken = set(re.findall(r'"([a-z][A-Za-z_/]*)"', known))

@@ -39,7 +39,8 @@ class UpdateTests:
             (harness.workspace / "over").touch()
 
         react = when(_calls_a_tool, act)
-        seen = await harness.run(_ROUNDS, react=react, permissions=_ALLOWED, leaves=["over"])
+        first = self.recipe.first_model
+        seen = await harness.run(_ROUNDS, react=react, permissions=_ALLOWED, leaves=["over"], model=first)
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
         assert changes(seen) == [(self.recipe.other_model, "")]
         assert [event.sequence for event in seen.events if event.HasField("run_updated")] == sequences

@@ -23,6 +23,8 @@ def overrides(config: dict[str, Any] | None = None, **fields: Any) -> dict[str, 
     params = thread_params(job(request(config, **fields)))["config"]
     assert isinstance(params, dict)
     assert params.pop("features.unbounded_connection_retries") is False
+    assert params.pop("features.step_model_switching") is True
+    assert params.pop("suppress_unstable_features_warning") is True
     return dict(params)
 
 

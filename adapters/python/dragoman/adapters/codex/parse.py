@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from dragoman.adapters.codex.approvals import Approvals
+from dragoman.adapters.codex.changes import Changes
 from dragoman.adapters.codex.classify import failure_of
 from dragoman.adapters.codex.inputs import Inputs
 from dragoman.adapters.codex.opening import TURN, Opening
@@ -19,7 +20,7 @@ from dragoman.adapters.codex.usage import RunTotals, dump, load, used_up_until
 from dragoman.sdk import CloseInput, FailureInfo, Job, Line, Output, Report, Stream, Terminal, log_event, outputs_of
 from dragoman.sdk.fields import Fields, compact, inner, text
 from dragoman.sdk.jsonrpc import Notification, Peer, Request, Response, Stray
-from dragoman.sdk.parsing import Steering
+from dragoman.sdk.parsing import Steering, Update
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
@@ -46,6 +47,7 @@ class AppServerParser:
         self._approvals = Approvals(self._peer, str(job.attempt), self._thread.lineage, calls)
         self._opening = Opening(job, self._peer, self._thread, self.report)
         self._inputs = Inputs(self._peer, job.run_id)
+        self._changes = Changes(self._peer, self._thread)
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
@@ -71,9 +73,16 @@ class AppServerParser:
 
     def steer(self, steering: Steering) -> Iterable[Output] | None:
         """Give Codex an input once its turn runs."""
-        thread, turn = self._thread.thread, self._thread.turn
-        is_running = bool(turn) and self.report.terminal is None
-        return [self._inputs.give(steering, thread, turn)] if is_running else None
+        give = self._inputs.give
+        return [give(steering, self._thread.thread, self._thread.turn)] if self._is_running else None
+
+    def update(self, update: Update) -> Iterable[Output] | None:
+        """Give Codex another model once its turn runs."""
+        return [self._changes.make(update)] if self._is_running else None
+
+    @property
+    def _is_running(self) -> bool:
+        return bool(self._thread.turn) and self.report.terminal is None
 
     def _message(self, message: Request | Notification | Response[str]) -> Iterable[Output] | None:
         if isinstance(message, Request):
@@ -81,6 +90,8 @@ class AppServerParser:
         if isinstance(message, Notification):
             return self._notified(message.method, message.params)
         outputs = self._inputs.answered(message)
+        if outputs is None:
+            outputs = self._changes.answered(message)
         return self._opening.answered(message) if outputs is None else outputs
 
     def _notified(self, method: str, params: Fields) -> Iterable[Output] | None:

@@ -31,7 +31,8 @@ _FULL_ACCESS: Final = "danger-full-access"
 def hello(peer: Peer[str], version: str) -> bytes:
     """Return the first request to the app server. The parser expects the answer to it."""
     info = {"name": "dragoman", "title": "Dragoman", "version": version}
-    return peer.request(INITIALIZE, {"clientInfo": info}, INITIALIZE)
+    capabilities = {"experimentalApi": True}  # for turn/settings/update
+    return peer.request(INITIALIZE, {"clientInfo": info, "capabilities": capabilities}, INITIALIZE)
 
 
 def plan_run(job: Job, version: str) -> Plan:
@@ -100,13 +101,15 @@ def overrides(job: Job) -> Iterator[tuple[str, JsonValue]]:
     """Yield settings that hold for this run in place of those in ``config.toml``, by dotted path."""
     # A service that refuses connections would be tried for ever.
     yield "features.unbounded_connection_retries", False
+    # Else it takes no other model within a turn. Both features are new in Codex, which would warn in each run.
+    yield "features.step_model_switching", True
+    yield "suppress_unstable_features_warning", True
     search = as_bool(job.config.get("search"), None)
     if search is not None:
         yield "web_search", "live" if search else "disabled"
     if job.interactive:
-        # Else the model can ask its user only in plan mode. It is new in Codex, which would warn of it in each run.
+        # Else the model can ask its user only in plan mode.
         yield "features.default_mode_request_user_input", True
-        yield "suppress_unstable_features_warning", True
     if job.request.mcp_servers:
         # Else it waits a second for them, and begins without the tools of those that take longer. Each has a limit.
         yield "mcp_optional_startup_grace_ms", 0
