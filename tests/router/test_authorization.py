@@ -56,7 +56,7 @@ OPENED = {
 OF_OTHERS = {"Attach": "read", "GetChanges": "read", "ReadArtifact": "read", "GetRun": "read", "Respond": "respond"}
 """The scope for runs of others."""
 FOR_ADMINS = {"SyncSkills", "RestartAdapter", "ListSessions", "GetSession", "DeleteSession"}
-FOR_ADMINS |= {"CreateAgent", "UpdateAgent", "DeleteAgent"}
+FOR_ADMINS |= {"CreateAgent", "UpdateAgent", "DeleteAgent", "SetActiveAgent"}
 OWNERS = {"a-live": "token run", "b-live": "token respond.run", "u-live": "uid", "a-done": "token run"}
 """By run, who started it."""
 SUBSETS = [set(some) for count in range(1, 6) for some in itertools.combinations(SCOPES, count)]

@@ -1426,7 +1426,7 @@ type ExecuteRequest struct {
 	Company *structpb.Struct `protobuf:"bytes,4,opt,name=company,proto3" json:"company,omitempty"`
 	// Data of the run, for templates. `run.id` is always the run's ID.
 	Run *structpb.Struct `protobuf:"bytes,5,opt,name=run,proto3" json:"run,omitempty"`
-	// The task's key, which names its stored session. Empty: no task. At most 512 bytes.
+	// The task's key, which names its stored session and its active agent. Empty: no task. At most 512 bytes.
 	TaskKey string `protobuf:"bytes,6,opt,name=task_key,json=taskKey,proto3" json:"task_key,omitempty"`
 	// The prompt.
 	//
@@ -1494,7 +1494,8 @@ type ExecuteRequest struct {
 	TrackChanges bool `protobuf:"varint,32,opt,name=track_changes,json=trackChanges,proto3" json:"track_changes,omitempty"`
 	// Files and images that go with the prompt. At most 32, with names of their own and 8 MiB of `content` in total.
 	Attachments []*Attachment `protobuf:"bytes,33,rep,name=attachments,proto3" json:"attachments,omitempty"`
-	// The stored agent that gives what the request leaves out, see StoredAgent. Empty: none.
+	// The stored agent that gives what the request leaves out, see StoredAgent. Empty: none; at a router, if `adapter` is
+	// empty too, the active one of `task_key`, see SetActiveAgent.
 	AgentName     string `protobuf:"bytes,34,opt,name=agent_name,json=agentName,proto3" json:"agent_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

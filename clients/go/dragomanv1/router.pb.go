@@ -985,7 +985,7 @@ type RunSummary struct {
 	// Who started it, as the router authenticated the call: "uid 1000" over a Unix socket, "token" with the user's token,
 	// "token NAME" with one that has scopes. Empty if an older router accepted it.
 	StartedBy string `protobuf:"bytes,17,opt,name=started_by,json=startedBy,proto3" json:"started_by,omitempty"`
-	// The stored agent that the request named. Empty if it named none.
+	// The stored agent that the request named, or that was the active one of its task. Empty if neither.
 	AgentName string `protobuf:"bytes,18,opt,name=agent_name,json=agentName,proto3" json:"agent_name,omitempty"`
 	// Inputs of Send that were accepted, and are neither taken nor dropped yet.
 	WaitingInputIds []string `protobuf:"bytes,19,rep,name=waiting_input_ids,json=waitingInputIds,proto3" json:"waiting_input_ids,omitempty"`
@@ -1450,7 +1450,9 @@ type StoredSession struct {
 	// Input tokens of its runs, excluding those read from a cache, as far as the agent reported them.
 	InputTokens uint64 `protobuf:"varint,8,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
 	// The last non-empty Result.summary of its runs, truncated to 2,000 characters.
-	LastSummary   string `protobuf:"bytes,9,opt,name=last_summary,json=lastSummary,proto3" json:"last_summary,omitempty"`
+	LastSummary string `protobuf:"bytes,9,opt,name=last_summary,json=lastSummary,proto3" json:"last_summary,omitempty"`
+	// The stored agent of the last run in it. Empty if that had none.
+	AgentName     string `protobuf:"bytes,10,opt,name=agent_name,json=agentName,proto3" json:"agent_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1548,6 +1550,13 @@ func (x *StoredSession) GetLastSummary() string {
 	return ""
 }
 
+func (x *StoredSession) GetAgentName() string {
+	if x != nil {
+		return x.AgentName
+	}
+	return ""
+}
+
 // ListSessionsRequest asks for stored sessions. All fields that are set must match.
 type ListSessionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1562,7 +1571,9 @@ type ListSessionsRequest struct {
 	// Only those of this task.
 	TaskKey string `protobuf:"bytes,5,opt,name=task_key,json=taskKey,proto3" json:"task_key,omitempty"`
 	// Only runs or sessions of this adapter type.
-	Adapter       string `protobuf:"bytes,6,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	Adapter string `protobuf:"bytes,6,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	// Only those whose last run was of this stored agent.
+	AgentName     string `protobuf:"bytes,7,opt,name=agent_name,json=agentName,proto3" json:"agent_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1635,6 +1646,13 @@ func (x *ListSessionsRequest) GetTaskKey() string {
 func (x *ListSessionsRequest) GetAdapter() string {
 	if x != nil {
 		return x.Adapter
+	}
+	return ""
+}
+
+func (x *ListSessionsRequest) GetAgentName() string {
+	if x != nil {
+		return x.AgentName
 	}
 	return ""
 }
@@ -2197,11 +2215,15 @@ func (x *CreateAgentResponse) GetAgent() *StoredAgent {
 	return nil
 }
 
-// GetAgentRequest asks for one stored agent.
+// GetAgentRequest asks for one stored agent: by `name` or by `task_key`, not both.
 type GetAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The task whose active agent it is, as in ExecuteRequest. At most 512 bytes.
+	TaskKey string `protobuf:"bytes,2,opt,name=task_key,json=taskKey,proto3" json:"task_key,omitempty"`
+	// With `task_key`, the company's ID, as in Agent. At most 512 bytes.
+	CompanyId     string `protobuf:"bytes,3,opt,name=company_id,json=companyId,proto3" json:"company_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2239,6 +2261,20 @@ func (*GetAgentRequest) Descriptor() ([]byte, []int) {
 func (x *GetAgentRequest) GetName() string {
 	if x != nil {
 		return x.Name
+	}
+	return ""
+}
+
+func (x *GetAgentRequest) GetTaskKey() string {
+	if x != nil {
+		return x.TaskKey
+	}
+	return ""
+}
+
+func (x *GetAgentRequest) GetCompanyId() string {
+	if x != nil {
+		return x.CompanyId
 	}
 	return ""
 }
@@ -2592,6 +2628,116 @@ func (x *DeleteAgentResponse) GetDeleted() bool {
 	return false
 }
 
+// SetActiveAgentRequest says which stored agent is the active one of a task.
+type SetActiveAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task's key, as in ExecuteRequest. Required. At most 512 bytes.
+	TaskKey string `protobuf:"bytes,1,opt,name=task_key,json=taskKey,proto3" json:"task_key,omitempty"`
+	// The company's ID, as in Agent: tasks of different companies are different ones. At most 512 bytes.
+	CompanyId string `protobuf:"bytes,2,opt,name=company_id,json=companyId,proto3" json:"company_id,omitempty"`
+	// The agent's name. Empty: the task has no active agent then.
+	AgentName     string `protobuf:"bytes,3,opt,name=agent_name,json=agentName,proto3" json:"agent_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetActiveAgentRequest) Reset() {
+	*x = SetActiveAgentRequest{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetActiveAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetActiveAgentRequest) ProtoMessage() {}
+
+func (x *SetActiveAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetActiveAgentRequest.ProtoReflect.Descriptor instead.
+func (*SetActiveAgentRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *SetActiveAgentRequest) GetTaskKey() string {
+	if x != nil {
+		return x.TaskKey
+	}
+	return ""
+}
+
+func (x *SetActiveAgentRequest) GetCompanyId() string {
+	if x != nil {
+		return x.CompanyId
+	}
+	return ""
+}
+
+func (x *SetActiveAgentRequest) GetAgentName() string {
+	if x != nil {
+		return x.AgentName
+	}
+	return ""
+}
+
+// SetActiveAgentResponse says what was replaced.
+type SetActiveAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the agent that was active before. Empty if there was none.
+	PreviousAgentName string `protobuf:"bytes,1,opt,name=previous_agent_name,json=previousAgentName,proto3" json:"previous_agent_name,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *SetActiveAgentResponse) Reset() {
+	*x = SetActiveAgentResponse{}
+	mi := &file_dragoman_v1_router_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetActiveAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetActiveAgentResponse) ProtoMessage() {}
+
+func (x *SetActiveAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_router_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetActiveAgentResponse.ProtoReflect.Descriptor instead.
+func (*SetActiveAgentResponse) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *SetActiveAgentResponse) GetPreviousAgentName() string {
+	if x != nil {
+		return x.PreviousAgentName
+	}
+	return ""
+}
+
 // BudgetAmounts is what runs may use together, or have used, as far as agents report it. An absent field is not capped.
 type BudgetAmounts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2615,7 +2761,7 @@ type BudgetAmounts struct {
 
 func (x *BudgetAmounts) Reset() {
 	*x = BudgetAmounts{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[34]
+	mi := &file_dragoman_v1_router_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2627,7 +2773,7 @@ func (x *BudgetAmounts) String() string {
 func (*BudgetAmounts) ProtoMessage() {}
 
 func (x *BudgetAmounts) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[34]
+	mi := &file_dragoman_v1_router_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2640,7 +2786,7 @@ func (x *BudgetAmounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetAmounts.ProtoReflect.Descriptor instead.
 func (*BudgetAmounts) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{34}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BudgetAmounts) GetCost() string {
@@ -2722,7 +2868,7 @@ type BudgetStatus struct {
 
 func (x *BudgetStatus) Reset() {
 	*x = BudgetStatus{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[35]
+	mi := &file_dragoman_v1_router_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2734,7 +2880,7 @@ func (x *BudgetStatus) String() string {
 func (*BudgetStatus) ProtoMessage() {}
 
 func (x *BudgetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[35]
+	mi := &file_dragoman_v1_router_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2747,7 +2893,7 @@ func (x *BudgetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetStatus.ProtoReflect.Descriptor instead.
 func (*BudgetStatus) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{35}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BudgetStatus) GetName() string {
@@ -2835,7 +2981,7 @@ type ListBudgetsRequest struct {
 
 func (x *ListBudgetsRequest) Reset() {
 	*x = ListBudgetsRequest{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[36]
+	mi := &file_dragoman_v1_router_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2847,7 +2993,7 @@ func (x *ListBudgetsRequest) String() string {
 func (*ListBudgetsRequest) ProtoMessage() {}
 
 func (x *ListBudgetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[36]
+	mi := &file_dragoman_v1_router_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2860,7 +3006,7 @@ func (x *ListBudgetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBudgetsRequest.ProtoReflect.Descriptor instead.
 func (*ListBudgetsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{36}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListBudgetsRequest) GetPageSize() uint32 {
@@ -2897,7 +3043,7 @@ type ListBudgetsResponse struct {
 
 func (x *ListBudgetsResponse) Reset() {
 	*x = ListBudgetsResponse{}
-	mi := &file_dragoman_v1_router_proto_msgTypes[37]
+	mi := &file_dragoman_v1_router_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2909,7 +3055,7 @@ func (x *ListBudgetsResponse) String() string {
 func (*ListBudgetsResponse) ProtoMessage() {}
 
 func (x *ListBudgetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_router_proto_msgTypes[37]
+	mi := &file_dragoman_v1_router_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2922,7 +3068,7 @@ func (x *ListBudgetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBudgetsResponse.ProtoReflect.Descriptor instead.
 func (*ListBudgetsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{37}
+	return file_dragoman_v1_router_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListBudgetsResponse) GetBudgets() []*BudgetStatus {
@@ -3053,7 +3199,7 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\x81\x01\n" +
 	"\x0eGetRunResponse\x12)\n" +
 	"\x03run\x18\x01 \x01(\v2\x17.dragoman.v1.RunSummaryR\x03run\x12D\n" +
-	"\x10pending_requests\x18\x02 \x03(\v2\x19.dragoman.v1.InputRequestR\x0fpendingRequests\"\xf2\x02\n" +
+	"\x10pending_requests\x18\x02 \x03(\v2\x19.dragoman.v1.InputRequestR\x0fpendingRequests\"\x91\x03\n" +
 	"\rStoredSession\x12)\n" +
 	"\x03key\x18\x01 \x01(\v2\x17.dragoman.v1.SessionKeyR\x03key\x12\x18\n" +
 	"\aadapter\x18\x02 \x01(\tR\aadapter\x122\n" +
@@ -3064,7 +3210,10 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x04runs\x18\x06 \x01(\rR\x04runs\x12\x1e\n" +
 	"\vlast_run_id\x18\a \x01(\tR\tlastRunId\x12!\n" +
 	"\finput_tokens\x18\b \x01(\x04R\vinputTokens\x12!\n" +
-	"\flast_summary\x18\t \x01(\tR\vlastSummary\"\xc0\x01\n" +
+	"\flast_summary\x18\t \x01(\tR\vlastSummary\x12\x1d\n" +
+	"\n" +
+	"agent_name\x18\n" +
+	" \x01(\tR\tagentName\"\xdf\x01\n" +
 	"\x13ListSessionsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -3073,7 +3222,9 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"company_id\x18\x03 \x01(\tR\tcompanyId\x12\x19\n" +
 	"\bagent_id\x18\x04 \x01(\tR\aagentId\x12\x19\n" +
 	"\btask_key\x18\x05 \x01(\tR\ataskKey\x12\x18\n" +
-	"\aadapter\x18\x06 \x01(\tR\aadapter\"v\n" +
+	"\aadapter\x18\x06 \x01(\tR\aadapter\x12\x1d\n" +
+	"\n" +
+	"agent_name\x18\a \x01(\tR\tagentName\"v\n" +
 	"\x14ListSessionsResponse\x126\n" +
 	"\bsessions\x18\x01 \x03(\v2\x1a.dragoman.v1.StoredSessionR\bsessions\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"X\n" +
@@ -3118,9 +3269,12 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x12CreateAgentRequest\x12.\n" +
 	"\x05agent\x18\x01 \x01(\v2\x18.dragoman.v1.StoredAgentR\x05agent\"E\n" +
 	"\x13CreateAgentResponse\x12.\n" +
-	"\x05agent\x18\x01 \x01(\v2\x18.dragoman.v1.StoredAgentR\x05agent\"%\n" +
+	"\x05agent\x18\x01 \x01(\v2\x18.dragoman.v1.StoredAgentR\x05agent\"_\n" +
 	"\x0fGetAgentRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"B\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
+	"\btask_key\x18\x02 \x01(\tR\ataskKey\x12\x1d\n" +
+	"\n" +
+	"company_id\x18\x03 \x01(\tR\tcompanyId\"B\n" +
 	"\x10GetAgentResponse\x12.\n" +
 	"\x05agent\x18\x01 \x01(\v2\x18.dragoman.v1.StoredAgentR\x05agent\"O\n" +
 	"\x11ListAgentsRequest\x12\x1b\n" +
@@ -3138,7 +3292,15 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"/\n" +
 	"\x13DeleteAgentResponse\x12\x18\n" +
-	"\adeleted\x18\x01 \x01(\bR\adeleted\"\xbf\x02\n" +
+	"\adeleted\x18\x01 \x01(\bR\adeleted\"p\n" +
+	"\x15SetActiveAgentRequest\x12\x19\n" +
+	"\btask_key\x18\x01 \x01(\tR\ataskKey\x12\x1d\n" +
+	"\n" +
+	"company_id\x18\x02 \x01(\tR\tcompanyId\x12\x1d\n" +
+	"\n" +
+	"agent_name\x18\x03 \x01(\tR\tagentName\"H\n" +
+	"\x16SetActiveAgentResponse\x12.\n" +
+	"\x13previous_agent_name\x18\x01 \x01(\tR\x11previousAgentName\"\xbf\x02\n" +
 	"\rBudgetAmounts\x12\x12\n" +
 	"\x04cost\x18\x01 \x01(\tR\x04cost\x12\x1a\n" +
 	"\bcurrency\x18\x02 \x01(\tR\bcurrency\x12&\n" +
@@ -3194,8 +3356,7 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\x12BUDGET_PERIOD_HOUR\x10\x01\x12\x15\n" +
 	"\x11BUDGET_PERIOD_DAY\x10\x02\x12\x17\n" +
 	"\x13BUDGET_PERIOD_MONTH\x10\x03\x12\x17\n" +
-	"\x13BUDGET_PERIOD_TOTAL\x10\x042\xc3\n" +
-	"\n" +
+	"\x13BUDGET_PERIOD_TOTAL\x10\x042\x9e\v\n" +
 	"\rRouterService\x12S\n" +
 	"\fListAdapters\x12 .dragoman.v1.ListAdaptersRequest\x1a!.dragoman.v1.ListAdaptersResponse\x12X\n" +
 	"\rWatchAdapters\x12!.dragoman.v1.WatchAdaptersRequest\x1a\".dragoman.v1.WatchAdaptersResponse0\x01\x12\\\n" +
@@ -3213,7 +3374,8 @@ const file_dragoman_v1_router_proto_rawDesc = "" +
 	"\n" +
 	"ListAgents\x12\x1e.dragoman.v1.ListAgentsRequest\x1a\x1f.dragoman.v1.ListAgentsResponse\x12P\n" +
 	"\vUpdateAgent\x12\x1f.dragoman.v1.UpdateAgentRequest\x1a .dragoman.v1.UpdateAgentResponse\x12P\n" +
-	"\vDeleteAgent\x12\x1f.dragoman.v1.DeleteAgentRequest\x1a .dragoman.v1.DeleteAgentResponse\x12P\n" +
+	"\vDeleteAgent\x12\x1f.dragoman.v1.DeleteAgentRequest\x1a .dragoman.v1.DeleteAgentResponse\x12Y\n" +
+	"\x0eSetActiveAgent\x12\".dragoman.v1.SetActiveAgentRequest\x1a#.dragoman.v1.SetActiveAgentResponse\x12P\n" +
 	"\vListBudgets\x12\x1f.dragoman.v1.ListBudgetsRequest\x1a .dragoman.v1.ListBudgetsResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
 
 var (
@@ -3229,7 +3391,7 @@ func file_dragoman_v1_router_proto_rawDescGZIP() []byte {
 }
 
 var file_dragoman_v1_router_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_dragoman_v1_router_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_dragoman_v1_router_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_dragoman_v1_router_proto_goTypes = []any{
 	(AdapterState)(0),                 // 0: dragoman.v1.AdapterState
 	(AdapterSource)(0),                // 1: dragoman.v1.AdapterSource
@@ -3268,74 +3430,76 @@ var file_dragoman_v1_router_proto_goTypes = []any{
 	(*UpdateAgentResponse)(nil),       // 34: dragoman.v1.UpdateAgentResponse
 	(*DeleteAgentRequest)(nil),        // 35: dragoman.v1.DeleteAgentRequest
 	(*DeleteAgentResponse)(nil),       // 36: dragoman.v1.DeleteAgentResponse
-	(*BudgetAmounts)(nil),             // 37: dragoman.v1.BudgetAmounts
-	(*BudgetStatus)(nil),              // 38: dragoman.v1.BudgetStatus
-	(*ListBudgetsRequest)(nil),        // 39: dragoman.v1.ListBudgetsRequest
-	(*ListBudgetsResponse)(nil),       // 40: dragoman.v1.ListBudgetsResponse
-	nil,                               // 41: dragoman.v1.RunSummary.LabelsEntry
-	nil,                               // 42: dragoman.v1.ListRunsRequest.LabelsEntry
-	nil,                               // 43: dragoman.v1.StoredAgent.EnvEntry
-	nil,                               // 44: dragoman.v1.StoredAgent.LabelsEntry
-	(*DescribeResponse)(nil),          // 45: dragoman.v1.DescribeResponse
-	(*timestamppb.Timestamp)(nil),     // 46: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 47: google.protobuf.Duration
-	(RunPhase)(0),                     // 48: dragoman.v1.RunPhase
-	(*Result)(nil),                    // 49: dragoman.v1.Result
-	(*SessionKey)(nil),                // 50: dragoman.v1.SessionKey
-	(Outcome)(0),                      // 51: dragoman.v1.Outcome
-	(*InputRequest)(nil),              // 52: dragoman.v1.InputRequest
-	(*SessionHandle)(nil),             // 53: dragoman.v1.SessionHandle
-	(*structpb.Struct)(nil),           // 54: google.protobuf.Struct
-	(*Permissions)(nil),               // 55: dragoman.v1.Permissions
-	(*Instructions)(nil),              // 56: dragoman.v1.Instructions
-	(*Skill)(nil),                     // 57: dragoman.v1.Skill
-	(*McpServer)(nil),                 // 58: dragoman.v1.McpServer
-	(*Limits)(nil),                    // 59: dragoman.v1.Limits
-	(*Fallback)(nil),                  // 60: dragoman.v1.Fallback
+	(*SetActiveAgentRequest)(nil),     // 37: dragoman.v1.SetActiveAgentRequest
+	(*SetActiveAgentResponse)(nil),    // 38: dragoman.v1.SetActiveAgentResponse
+	(*BudgetAmounts)(nil),             // 39: dragoman.v1.BudgetAmounts
+	(*BudgetStatus)(nil),              // 40: dragoman.v1.BudgetStatus
+	(*ListBudgetsRequest)(nil),        // 41: dragoman.v1.ListBudgetsRequest
+	(*ListBudgetsResponse)(nil),       // 42: dragoman.v1.ListBudgetsResponse
+	nil,                               // 43: dragoman.v1.RunSummary.LabelsEntry
+	nil,                               // 44: dragoman.v1.ListRunsRequest.LabelsEntry
+	nil,                               // 45: dragoman.v1.StoredAgent.EnvEntry
+	nil,                               // 46: dragoman.v1.StoredAgent.LabelsEntry
+	(*DescribeResponse)(nil),          // 47: dragoman.v1.DescribeResponse
+	(*timestamppb.Timestamp)(nil),     // 48: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 49: google.protobuf.Duration
+	(RunPhase)(0),                     // 50: dragoman.v1.RunPhase
+	(*Result)(nil),                    // 51: dragoman.v1.Result
+	(*SessionKey)(nil),                // 52: dragoman.v1.SessionKey
+	(Outcome)(0),                      // 53: dragoman.v1.Outcome
+	(*InputRequest)(nil),              // 54: dragoman.v1.InputRequest
+	(*SessionHandle)(nil),             // 55: dragoman.v1.SessionHandle
+	(*structpb.Struct)(nil),           // 56: google.protobuf.Struct
+	(*Permissions)(nil),               // 57: dragoman.v1.Permissions
+	(*Instructions)(nil),              // 58: dragoman.v1.Instructions
+	(*Skill)(nil),                     // 59: dragoman.v1.Skill
+	(*McpServer)(nil),                 // 60: dragoman.v1.McpServer
+	(*Limits)(nil),                    // 61: dragoman.v1.Limits
+	(*Fallback)(nil),                  // 62: dragoman.v1.Fallback
 }
 var file_dragoman_v1_router_proto_depIdxs = []int32{
 	0,  // 0: dragoman.v1.AdapterEntry.state:type_name -> dragoman.v1.AdapterState
 	1,  // 1: dragoman.v1.AdapterEntry.source:type_name -> dragoman.v1.AdapterSource
-	45, // 2: dragoman.v1.AdapterEntry.description:type_name -> dragoman.v1.DescribeResponse
-	46, // 3: dragoman.v1.AdapterEntry.since:type_name -> google.protobuf.Timestamp
-	46, // 4: dragoman.v1.AdapterEntry.lease_expires_at:type_name -> google.protobuf.Timestamp
+	47, // 2: dragoman.v1.AdapterEntry.description:type_name -> dragoman.v1.DescribeResponse
+	48, // 3: dragoman.v1.AdapterEntry.since:type_name -> google.protobuf.Timestamp
+	48, // 4: dragoman.v1.AdapterEntry.lease_expires_at:type_name -> google.protobuf.Timestamp
 	3,  // 5: dragoman.v1.ListAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
 	3,  // 6: dragoman.v1.WatchAdaptersResponse.adapters:type_name -> dragoman.v1.AdapterEntry
-	47, // 7: dragoman.v1.RegisterAdapterRequest.lease:type_name -> google.protobuf.Duration
-	46, // 8: dragoman.v1.RegisterAdapterResponse.expires_at:type_name -> google.protobuf.Timestamp
+	49, // 7: dragoman.v1.RegisterAdapterRequest.lease:type_name -> google.protobuf.Duration
+	48, // 8: dragoman.v1.RegisterAdapterResponse.expires_at:type_name -> google.protobuf.Timestamp
 	3,  // 9: dragoman.v1.RegisterAdapterResponse.adapter:type_name -> dragoman.v1.AdapterEntry
-	47, // 10: dragoman.v1.RestartAdapterRequest.grace:type_name -> google.protobuf.Duration
+	49, // 10: dragoman.v1.RestartAdapterRequest.grace:type_name -> google.protobuf.Duration
 	3,  // 11: dragoman.v1.RestartAdapterResponse.adapter:type_name -> dragoman.v1.AdapterEntry
-	41, // 12: dragoman.v1.RunSummary.labels:type_name -> dragoman.v1.RunSummary.LabelsEntry
-	48, // 13: dragoman.v1.RunSummary.phase:type_name -> dragoman.v1.RunPhase
-	46, // 14: dragoman.v1.RunSummary.accepted_at:type_name -> google.protobuf.Timestamp
-	46, // 15: dragoman.v1.RunSummary.finished_at:type_name -> google.protobuf.Timestamp
-	49, // 16: dragoman.v1.RunSummary.result:type_name -> dragoman.v1.Result
-	50, // 17: dragoman.v1.RunSummary.session_key:type_name -> dragoman.v1.SessionKey
-	51, // 18: dragoman.v1.ListRunsRequest.outcome:type_name -> dragoman.v1.Outcome
-	42, // 19: dragoman.v1.ListRunsRequest.labels:type_name -> dragoman.v1.ListRunsRequest.LabelsEntry
+	43, // 12: dragoman.v1.RunSummary.labels:type_name -> dragoman.v1.RunSummary.LabelsEntry
+	50, // 13: dragoman.v1.RunSummary.phase:type_name -> dragoman.v1.RunPhase
+	48, // 14: dragoman.v1.RunSummary.accepted_at:type_name -> google.protobuf.Timestamp
+	48, // 15: dragoman.v1.RunSummary.finished_at:type_name -> google.protobuf.Timestamp
+	51, // 16: dragoman.v1.RunSummary.result:type_name -> dragoman.v1.Result
+	52, // 17: dragoman.v1.RunSummary.session_key:type_name -> dragoman.v1.SessionKey
+	53, // 18: dragoman.v1.ListRunsRequest.outcome:type_name -> dragoman.v1.Outcome
+	44, // 19: dragoman.v1.ListRunsRequest.labels:type_name -> dragoman.v1.ListRunsRequest.LabelsEntry
 	14, // 20: dragoman.v1.ListRunsResponse.runs:type_name -> dragoman.v1.RunSummary
 	14, // 21: dragoman.v1.GetRunResponse.run:type_name -> dragoman.v1.RunSummary
-	52, // 22: dragoman.v1.GetRunResponse.pending_requests:type_name -> dragoman.v1.InputRequest
-	50, // 23: dragoman.v1.StoredSession.key:type_name -> dragoman.v1.SessionKey
-	53, // 24: dragoman.v1.StoredSession.handle:type_name -> dragoman.v1.SessionHandle
-	46, // 25: dragoman.v1.StoredSession.created_at:type_name -> google.protobuf.Timestamp
-	46, // 26: dragoman.v1.StoredSession.used_at:type_name -> google.protobuf.Timestamp
+	54, // 22: dragoman.v1.GetRunResponse.pending_requests:type_name -> dragoman.v1.InputRequest
+	52, // 23: dragoman.v1.StoredSession.key:type_name -> dragoman.v1.SessionKey
+	55, // 24: dragoman.v1.StoredSession.handle:type_name -> dragoman.v1.SessionHandle
+	48, // 25: dragoman.v1.StoredSession.created_at:type_name -> google.protobuf.Timestamp
+	48, // 26: dragoman.v1.StoredSession.used_at:type_name -> google.protobuf.Timestamp
 	19, // 27: dragoman.v1.ListSessionsResponse.sessions:type_name -> dragoman.v1.StoredSession
-	50, // 28: dragoman.v1.GetSessionRequest.key:type_name -> dragoman.v1.SessionKey
+	52, // 28: dragoman.v1.GetSessionRequest.key:type_name -> dragoman.v1.SessionKey
 	19, // 29: dragoman.v1.GetSessionResponse.session:type_name -> dragoman.v1.StoredSession
-	50, // 30: dragoman.v1.DeleteSessionRequest.key:type_name -> dragoman.v1.SessionKey
-	54, // 31: dragoman.v1.StoredAgent.config:type_name -> google.protobuf.Struct
-	55, // 32: dragoman.v1.StoredAgent.permissions:type_name -> dragoman.v1.Permissions
-	56, // 33: dragoman.v1.StoredAgent.instructions:type_name -> dragoman.v1.Instructions
-	57, // 34: dragoman.v1.StoredAgent.skills:type_name -> dragoman.v1.Skill
-	58, // 35: dragoman.v1.StoredAgent.mcp_servers:type_name -> dragoman.v1.McpServer
-	59, // 36: dragoman.v1.StoredAgent.limits:type_name -> dragoman.v1.Limits
-	60, // 37: dragoman.v1.StoredAgent.fallback:type_name -> dragoman.v1.Fallback
-	43, // 38: dragoman.v1.StoredAgent.env:type_name -> dragoman.v1.StoredAgent.EnvEntry
-	44, // 39: dragoman.v1.StoredAgent.labels:type_name -> dragoman.v1.StoredAgent.LabelsEntry
-	46, // 40: dragoman.v1.StoredAgent.created_at:type_name -> google.protobuf.Timestamp
-	46, // 41: dragoman.v1.StoredAgent.updated_at:type_name -> google.protobuf.Timestamp
+	52, // 30: dragoman.v1.DeleteSessionRequest.key:type_name -> dragoman.v1.SessionKey
+	56, // 31: dragoman.v1.StoredAgent.config:type_name -> google.protobuf.Struct
+	57, // 32: dragoman.v1.StoredAgent.permissions:type_name -> dragoman.v1.Permissions
+	58, // 33: dragoman.v1.StoredAgent.instructions:type_name -> dragoman.v1.Instructions
+	59, // 34: dragoman.v1.StoredAgent.skills:type_name -> dragoman.v1.Skill
+	60, // 35: dragoman.v1.StoredAgent.mcp_servers:type_name -> dragoman.v1.McpServer
+	61, // 36: dragoman.v1.StoredAgent.limits:type_name -> dragoman.v1.Limits
+	62, // 37: dragoman.v1.StoredAgent.fallback:type_name -> dragoman.v1.Fallback
+	45, // 38: dragoman.v1.StoredAgent.env:type_name -> dragoman.v1.StoredAgent.EnvEntry
+	46, // 39: dragoman.v1.StoredAgent.labels:type_name -> dragoman.v1.StoredAgent.LabelsEntry
+	48, // 40: dragoman.v1.StoredAgent.created_at:type_name -> google.protobuf.Timestamp
+	48, // 41: dragoman.v1.StoredAgent.updated_at:type_name -> google.protobuf.Timestamp
 	26, // 42: dragoman.v1.CreateAgentRequest.agent:type_name -> dragoman.v1.StoredAgent
 	26, // 43: dragoman.v1.CreateAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
 	26, // 44: dragoman.v1.GetAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
@@ -3343,12 +3507,12 @@ var file_dragoman_v1_router_proto_depIdxs = []int32{
 	26, // 46: dragoman.v1.UpdateAgentRequest.agent:type_name -> dragoman.v1.StoredAgent
 	26, // 47: dragoman.v1.UpdateAgentResponse.agent:type_name -> dragoman.v1.StoredAgent
 	2,  // 48: dragoman.v1.BudgetStatus.period:type_name -> dragoman.v1.BudgetPeriod
-	46, // 49: dragoman.v1.BudgetStatus.starts_at:type_name -> google.protobuf.Timestamp
-	46, // 50: dragoman.v1.BudgetStatus.resets_at:type_name -> google.protobuf.Timestamp
-	37, // 51: dragoman.v1.BudgetStatus.limit:type_name -> dragoman.v1.BudgetAmounts
-	37, // 52: dragoman.v1.BudgetStatus.spent:type_name -> dragoman.v1.BudgetAmounts
-	37, // 53: dragoman.v1.BudgetStatus.left:type_name -> dragoman.v1.BudgetAmounts
-	38, // 54: dragoman.v1.ListBudgetsResponse.budgets:type_name -> dragoman.v1.BudgetStatus
+	48, // 49: dragoman.v1.BudgetStatus.starts_at:type_name -> google.protobuf.Timestamp
+	48, // 50: dragoman.v1.BudgetStatus.resets_at:type_name -> google.protobuf.Timestamp
+	39, // 51: dragoman.v1.BudgetStatus.limit:type_name -> dragoman.v1.BudgetAmounts
+	39, // 52: dragoman.v1.BudgetStatus.spent:type_name -> dragoman.v1.BudgetAmounts
+	39, // 53: dragoman.v1.BudgetStatus.left:type_name -> dragoman.v1.BudgetAmounts
+	40, // 54: dragoman.v1.ListBudgetsResponse.budgets:type_name -> dragoman.v1.BudgetStatus
 	4,  // 55: dragoman.v1.RouterService.ListAdapters:input_type -> dragoman.v1.ListAdaptersRequest
 	6,  // 56: dragoman.v1.RouterService.WatchAdapters:input_type -> dragoman.v1.WatchAdaptersRequest
 	8,  // 57: dragoman.v1.RouterService.RegisterAdapter:input_type -> dragoman.v1.RegisterAdapterRequest
@@ -3364,25 +3528,27 @@ var file_dragoman_v1_router_proto_depIdxs = []int32{
 	31, // 67: dragoman.v1.RouterService.ListAgents:input_type -> dragoman.v1.ListAgentsRequest
 	33, // 68: dragoman.v1.RouterService.UpdateAgent:input_type -> dragoman.v1.UpdateAgentRequest
 	35, // 69: dragoman.v1.RouterService.DeleteAgent:input_type -> dragoman.v1.DeleteAgentRequest
-	39, // 70: dragoman.v1.RouterService.ListBudgets:input_type -> dragoman.v1.ListBudgetsRequest
-	5,  // 71: dragoman.v1.RouterService.ListAdapters:output_type -> dragoman.v1.ListAdaptersResponse
-	7,  // 72: dragoman.v1.RouterService.WatchAdapters:output_type -> dragoman.v1.WatchAdaptersResponse
-	9,  // 73: dragoman.v1.RouterService.RegisterAdapter:output_type -> dragoman.v1.RegisterAdapterResponse
-	11, // 74: dragoman.v1.RouterService.UnregisterAdapter:output_type -> dragoman.v1.UnregisterAdapterResponse
-	13, // 75: dragoman.v1.RouterService.RestartAdapter:output_type -> dragoman.v1.RestartAdapterResponse
-	16, // 76: dragoman.v1.RouterService.ListRuns:output_type -> dragoman.v1.ListRunsResponse
-	18, // 77: dragoman.v1.RouterService.GetRun:output_type -> dragoman.v1.GetRunResponse
-	21, // 78: dragoman.v1.RouterService.ListSessions:output_type -> dragoman.v1.ListSessionsResponse
-	23, // 79: dragoman.v1.RouterService.GetSession:output_type -> dragoman.v1.GetSessionResponse
-	25, // 80: dragoman.v1.RouterService.DeleteSession:output_type -> dragoman.v1.DeleteSessionResponse
-	28, // 81: dragoman.v1.RouterService.CreateAgent:output_type -> dragoman.v1.CreateAgentResponse
-	30, // 82: dragoman.v1.RouterService.GetAgent:output_type -> dragoman.v1.GetAgentResponse
-	32, // 83: dragoman.v1.RouterService.ListAgents:output_type -> dragoman.v1.ListAgentsResponse
-	34, // 84: dragoman.v1.RouterService.UpdateAgent:output_type -> dragoman.v1.UpdateAgentResponse
-	36, // 85: dragoman.v1.RouterService.DeleteAgent:output_type -> dragoman.v1.DeleteAgentResponse
-	40, // 86: dragoman.v1.RouterService.ListBudgets:output_type -> dragoman.v1.ListBudgetsResponse
-	71, // [71:87] is the sub-list for method output_type
-	55, // [55:71] is the sub-list for method input_type
+	37, // 70: dragoman.v1.RouterService.SetActiveAgent:input_type -> dragoman.v1.SetActiveAgentRequest
+	41, // 71: dragoman.v1.RouterService.ListBudgets:input_type -> dragoman.v1.ListBudgetsRequest
+	5,  // 72: dragoman.v1.RouterService.ListAdapters:output_type -> dragoman.v1.ListAdaptersResponse
+	7,  // 73: dragoman.v1.RouterService.WatchAdapters:output_type -> dragoman.v1.WatchAdaptersResponse
+	9,  // 74: dragoman.v1.RouterService.RegisterAdapter:output_type -> dragoman.v1.RegisterAdapterResponse
+	11, // 75: dragoman.v1.RouterService.UnregisterAdapter:output_type -> dragoman.v1.UnregisterAdapterResponse
+	13, // 76: dragoman.v1.RouterService.RestartAdapter:output_type -> dragoman.v1.RestartAdapterResponse
+	16, // 77: dragoman.v1.RouterService.ListRuns:output_type -> dragoman.v1.ListRunsResponse
+	18, // 78: dragoman.v1.RouterService.GetRun:output_type -> dragoman.v1.GetRunResponse
+	21, // 79: dragoman.v1.RouterService.ListSessions:output_type -> dragoman.v1.ListSessionsResponse
+	23, // 80: dragoman.v1.RouterService.GetSession:output_type -> dragoman.v1.GetSessionResponse
+	25, // 81: dragoman.v1.RouterService.DeleteSession:output_type -> dragoman.v1.DeleteSessionResponse
+	28, // 82: dragoman.v1.RouterService.CreateAgent:output_type -> dragoman.v1.CreateAgentResponse
+	30, // 83: dragoman.v1.RouterService.GetAgent:output_type -> dragoman.v1.GetAgentResponse
+	32, // 84: dragoman.v1.RouterService.ListAgents:output_type -> dragoman.v1.ListAgentsResponse
+	34, // 85: dragoman.v1.RouterService.UpdateAgent:output_type -> dragoman.v1.UpdateAgentResponse
+	36, // 86: dragoman.v1.RouterService.DeleteAgent:output_type -> dragoman.v1.DeleteAgentResponse
+	38, // 87: dragoman.v1.RouterService.SetActiveAgent:output_type -> dragoman.v1.SetActiveAgentResponse
+	42, // 88: dragoman.v1.RouterService.ListBudgets:output_type -> dragoman.v1.ListBudgetsResponse
+	72, // [72:89] is the sub-list for method output_type
+	55, // [55:72] is the sub-list for method input_type
 	55, // [55:55] is the sub-list for extension type_name
 	55, // [55:55] is the sub-list for extension extendee
 	0,  // [0:55] is the sub-list for field type_name
@@ -3396,14 +3562,14 @@ func file_dragoman_v1_router_proto_init() {
 	file_dragoman_v1_adapter_proto_init()
 	file_dragoman_v1_event_proto_init()
 	file_dragoman_v1_router_proto_msgTypes[0].OneofWrappers = []any{}
-	file_dragoman_v1_router_proto_msgTypes[34].OneofWrappers = []any{}
+	file_dragoman_v1_router_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_router_proto_rawDesc), len(file_dragoman_v1_router_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   42,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -37,6 +37,7 @@ const (
 	RouterService_ListAgents_FullMethodName        = "/dragoman.v1.RouterService/ListAgents"
 	RouterService_UpdateAgent_FullMethodName       = "/dragoman.v1.RouterService/UpdateAgent"
 	RouterService_DeleteAgent_FullMethodName       = "/dragoman.v1.RouterService/DeleteAgent"
+	RouterService_SetActiveAgent_FullMethodName    = "/dragoman.v1.RouterService/SetActiveAgent"
 	RouterService_ListBudgets_FullMethodName       = "/dragoman.v1.RouterService/ListBudgets"
 )
 
@@ -135,11 +136,12 @@ type RouterServiceClient interface {
 	// | a value is a secret, not a reference to one | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | put it into a file of the router's secrets, and write `${NAME}` |
 	// | the adapter cannot honour a field | INVALID_ARGUMENT NOT_SUPPORTED + BadRequest | leave it out |
 	CreateAgent(ctx context.Context, in *CreateAgentRequest, opts ...grpc.CallOption) (*CreateAgentResponse, error)
-	// GetAgent returns one stored agent.
+	// GetAgent returns one stored agent: by its name, or the active one of a task.
 	//
 	// | condition | status, reason | what the caller does |
 	// | --- | --- | --- |
 	// | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+	// | the task has no active agent | NOT_FOUND AGENT_NOT_FOUND | set one with SetActiveAgent |
 	GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (*GetAgentResponse, error)
 	// ListAgents lists stored agents, ordered by name.
 	//
@@ -153,13 +155,22 @@ type RouterServiceClient interface {
 	// | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
 	// | the agent has another `version`, or another `created_at` if that is set | ABORTED VERSION_MISMATCH, its version in metadata | get it, and change that one |
 	UpdateAgent(ctx context.Context, in *UpdateAgentRequest, opts ...grpc.CallOption) (*UpdateAgentResponse, error)
-	// DeleteAgent deletes a stored agent. Runs that it has continue. It is idempotent: deleting an agent that does not
-	// exist is OK.
+	// DeleteAgent deletes a stored agent, which is the active one of no task then. Runs that it has continue. It is
+	// idempotent: deleting an agent that does not exist is OK.
 	//
 	// | condition | status, reason | what the caller does |
 	// | --- | --- | --- |
 	// | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
 	DeleteAgent(ctx context.Context, in *DeleteAgentRequest, opts ...grpc.CallOption) (*DeleteAgentResponse, error)
+	// SetActiveAgent makes a stored agent the active one of a task, or leaves the task without one. Execute runs it if the
+	// request names the task, and neither an adapter nor an agent. Live runs of the task continue as they began, and
+	// refuse one at another adapter with SESSION_BUSY until they end. A task that starts no run of its active agent for as
+	// long as unused sessions are kept has none then.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+	SetActiveAgent(ctx context.Context, in *SetActiveAgentRequest, opts ...grpc.CallOption) (*SetActiveAgentResponse, error)
 	// ListBudgets lists what the budgets that this router's operator has set have left in the present period: by budget
 	// in the order of the policy, then by value. Routers of one run log add up to the same amounts.
 	//
@@ -334,6 +345,16 @@ func (c *routerServiceClient) DeleteAgent(ctx context.Context, in *DeleteAgentRe
 	return out, nil
 }
 
+func (c *routerServiceClient) SetActiveAgent(ctx context.Context, in *SetActiveAgentRequest, opts ...grpc.CallOption) (*SetActiveAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetActiveAgentResponse)
+	err := c.cc.Invoke(ctx, RouterService_SetActiveAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *routerServiceClient) ListBudgets(ctx context.Context, in *ListBudgetsRequest, opts ...grpc.CallOption) (*ListBudgetsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListBudgetsResponse)
@@ -439,11 +460,12 @@ type RouterServiceServer interface {
 	// | a value is a secret, not a reference to one | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | put it into a file of the router's secrets, and write `${NAME}` |
 	// | the adapter cannot honour a field | INVALID_ARGUMENT NOT_SUPPORTED + BadRequest | leave it out |
 	CreateAgent(context.Context, *CreateAgentRequest) (*CreateAgentResponse, error)
-	// GetAgent returns one stored agent.
+	// GetAgent returns one stored agent: by its name, or the active one of a task.
 	//
 	// | condition | status, reason | what the caller does |
 	// | --- | --- | --- |
 	// | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+	// | the task has no active agent | NOT_FOUND AGENT_NOT_FOUND | set one with SetActiveAgent |
 	GetAgent(context.Context, *GetAgentRequest) (*GetAgentResponse, error)
 	// ListAgents lists stored agents, ordered by name.
 	//
@@ -457,13 +479,22 @@ type RouterServiceServer interface {
 	// | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
 	// | the agent has another `version`, or another `created_at` if that is set | ABORTED VERSION_MISMATCH, its version in metadata | get it, and change that one |
 	UpdateAgent(context.Context, *UpdateAgentRequest) (*UpdateAgentResponse, error)
-	// DeleteAgent deletes a stored agent. Runs that it has continue. It is idempotent: deleting an agent that does not
-	// exist is OK.
+	// DeleteAgent deletes a stored agent, which is the active one of no task then. Runs that it has continue. It is
+	// idempotent: deleting an agent that does not exist is OK.
 	//
 	// | condition | status, reason | what the caller does |
 	// | --- | --- | --- |
 	// | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
 	DeleteAgent(context.Context, *DeleteAgentRequest) (*DeleteAgentResponse, error)
+	// SetActiveAgent makes a stored agent the active one of a task, or leaves the task without one. Execute runs it if the
+	// request names the task, and neither an adapter nor an agent. Live runs of the task continue as they began, and
+	// refuse one at another adapter with SESSION_BUSY until they end. A task that starts no run of its active agent for as
+	// long as unused sessions are kept has none then.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+	SetActiveAgent(context.Context, *SetActiveAgentRequest) (*SetActiveAgentResponse, error)
 	// ListBudgets lists what the budgets that this router's operator has set have left in the present period: by budget
 	// in the order of the policy, then by value. Routers of one run log add up to the same amounts.
 	//
@@ -523,6 +554,9 @@ func (UnimplementedRouterServiceServer) UpdateAgent(context.Context, *UpdateAgen
 }
 func (UnimplementedRouterServiceServer) DeleteAgent(context.Context, *DeleteAgentRequest) (*DeleteAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteAgent not implemented")
+}
+func (UnimplementedRouterServiceServer) SetActiveAgent(context.Context, *SetActiveAgentRequest) (*SetActiveAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetActiveAgent not implemented")
 }
 func (UnimplementedRouterServiceServer) ListBudgets(context.Context, *ListBudgetsRequest) (*ListBudgetsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListBudgets not implemented")
@@ -811,6 +845,24 @@ func _RouterService_DeleteAgent_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RouterService_SetActiveAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetActiveAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RouterServiceServer).SetActiveAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RouterService_SetActiveAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RouterServiceServer).SetActiveAgent(ctx, req.(*SetActiveAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _RouterService_ListBudgets_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListBudgetsRequest)
 	if err := dec(in); err != nil {
@@ -891,6 +943,10 @@ var RouterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteAgent",
 			Handler:    _RouterService_DeleteAgent_Handler,
+		},
+		{
+			MethodName: "SetActiveAgent",
+			Handler:    _RouterService_SetActiveAgent_Handler,
 		},
 		{
 			MethodName: "ListBudgets",

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 import yoyo
 from dragoman.router.storage.batches import pack
-from dragoman.v1 import event_pb2, router_pb2
+from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 
 from tests.router.harness import config, kinds, routing
 
@@ -51,6 +51,12 @@ async def test_a_log_of_the_first_schema_is_opened_and_its_runs_are_read(folder:
         state = router_pb2.GetRunResponse(run=summary).SerializeToString()
         connection.execute(_INSERT, {"outcome": result.outcome, "state": state, "bytes": len(packed)})
         connection.execute("INSERT INTO events VALUES ('old', 1, 2, ?)", (packed,))
+        key = adapter_pb2.SessionKey(task_key="task")
+        session = router_pb2.StoredSession(key=key, adapter="fake")
+        session.used_at.FromSeconds(4_000_000_000)
+        connection.execute(
+            "INSERT INTO sessions VALUES ('', '', 'fake', 'task', 4e9, ?)", (session.SerializeToString(),)
+        )
     assert "reserved" in columns_of(connection)
     connection.close()
 
@@ -58,6 +64,10 @@ async def test_a_log_of_the_first_schema_is_opened_and_its_runs_are_read(folder:
         assert (await caller.run("old")).run == summary
         listed = await caller.router.ListRuns(router_pb2.ListRunsRequest(task_key="task"))
         assert [run.run_id for run in listed.runs] == ["old"]
+        sessions = await caller.router.ListSessions(router_pb2.ListSessionsRequest())
+        assert list(sessions.sessions) == [session]
+        of_agent = router_pb2.ListSessionsRequest(agent_name="reviewer")
+        assert not (await caller.router.ListSessions(of_agent)).sessions
         replayed = await caller.attach("old", 0).rest()
         assert [kind for kind in kinds(replayed) if kind != "replay_done"] == ["started", "result"]
     connection = sqlite3.connect(path)

@@ -44,7 +44,7 @@ _ACTING: Final = frozenset(
     {
         *("Respond", "Send", "UpdateRun", "Cancel", "SyncSkills", "DeleteSession"),
         *("RegisterAdapter", "UnregisterAdapter", "RestartAdapter"),
-        *("CreateAgent", "UpdateAgent", "DeleteAgent"),
+        *("CreateAgent", "UpdateAgent", "DeleteAgent", "SetActiveAgent"),
     }
 )
 """Unary methods that change something. They are not begun for a caller that has closed its connection already."""

@@ -88,6 +88,8 @@ RULES: Final[dict[str, RpcRule]] = {
     f"{_ROUTER}ListAgents": _for("read"),
     f"{_ROUTER}UpdateAgent": _for(),
     f"{_ROUTER}DeleteAgent": _for(),
+    # It decides what the requests of other callers run.
+    f"{_ROUTER}SetActiveAgent": _for(),
     # It names those who spend: companies, tasks.
     f"{_ROUTER}ListBudgets": _for("read"),
 }

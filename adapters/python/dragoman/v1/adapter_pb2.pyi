@@ -844,7 +844,7 @@ class ExecuteRequest(google.protobuf.message.Message):
     adapter: builtins.str
     """The adapter's type or an alias. Empty at a sidecar: the adapter it serves."""
     task_key: builtins.str
-    """The task's key, which names its stored session. Empty: no task. At most 512 bytes."""
+    """The task's key, which names its stored session and its active agent. Empty: no task. At most 512 bytes."""
     prompt: builtins.str
     """The prompt, used literally. At most the request's 16 MiB."""
     prompt_template: builtins.str
@@ -864,7 +864,9 @@ class ExecuteRequest(google.protobuf.message.Message):
     track_changes: builtins.bool
     """Record the files of the workspace before the agent starts, so that GetChanges can compare with them."""
     agent_name: builtins.str
-    """The stored agent that gives what the request leaves out, see StoredAgent. Empty: none."""
+    """The stored agent that gives what the request leaves out, see StoredAgent. Empty: none; at a router, if `adapter` is
+    empty too, the active one of `task_key`, see SetActiveAgent.
+    """
     @property
     def agent(self) -> Global___Agent:
         """The agent's identity in the caller's system. Absent: none."""

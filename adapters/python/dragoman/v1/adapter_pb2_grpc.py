@@ -231,6 +231,7 @@ class AdapterServiceServicer(object):
         | a config key, a type, the cwd, an ID … is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
         | `run_id` exists with a different request | ALREADY_EXISTS RUN_ID_REUSED | choose another ID |
         | `session.resume_run_id` is unknown | NOT_FOUND RUN_NOT_FOUND | start a new session |
+        | at a router, no adapter or agent is named, nor a task that has an active agent | INVALID_ARGUMENT ADAPTER_REQUIRED | name one, or set the task's agent with SetActiveAgent |
         | `agent_name` is unknown | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
         | the stored agent cannot run: a secret is missing, or its adapter no longer accepts it | FAILED_PRECONDITION AGENT_INCOMPLETE | read the message; update the agent |
         | a required capability is missing | FAILED_PRECONDITION CAPABILITY_MISSING | choose another adapter |

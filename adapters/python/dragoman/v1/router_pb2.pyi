@@ -529,7 +529,7 @@ class RunSummary(google.protobuf.message.Message):
     "token NAME" with one that has scopes. Empty if an older router accepted it.
     """
     agent_name: builtins.str
-    """The stored agent that the request named. Empty if it named none."""
+    """The stored agent that the request named, or that was the active one of its task. Empty if neither."""
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """The request's labels; values that contain a secret are redacted."""
@@ -738,6 +738,7 @@ class StoredSession(google.protobuf.message.Message):
     LAST_RUN_ID_FIELD_NUMBER: builtins.int
     INPUT_TOKENS_FIELD_NUMBER: builtins.int
     LAST_SUMMARY_FIELD_NUMBER: builtins.int
+    AGENT_NAME_FIELD_NUMBER: builtins.int
     adapter: builtins.str
     """The type of the adapter that it belongs to."""
     runs: builtins.int
@@ -748,6 +749,8 @@ class StoredSession(google.protobuf.message.Message):
     """Input tokens of its runs, excluding those read from a cache, as far as the agent reported them."""
     last_summary: builtins.str
     """The last non-empty Result.summary of its runs, truncated to 2,000 characters."""
+    agent_name: builtins.str
+    """The stored agent of the last run in it. Empty if that had none."""
     @property
     def key(self) -> dragoman.v1.adapter_pb2.SessionKey:
         """Its key."""
@@ -776,9 +779,10 @@ class StoredSession(google.protobuf.message.Message):
         last_run_id: builtins.str = ...,
         input_tokens: builtins.int = ...,
         last_summary: builtins.str = ...,
+        agent_name: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["created_at", b"created_at", "handle", b"handle", "key", b"key", "used_at", b"used_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "created_at", b"created_at", "handle", b"handle", "input_tokens", b"input_tokens", "key", b"key", "last_run_id", b"last_run_id", "last_summary", b"last_summary", "runs", b"runs", "used_at", b"used_at"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "agent_name", b"agent_name", "created_at", b"created_at", "handle", b"handle", "input_tokens", b"input_tokens", "key", b"key", "last_run_id", b"last_run_id", "last_summary", b"last_summary", "runs", b"runs", "used_at", b"used_at"]) -> None: ...
 
 Global___StoredSession: typing_extensions.TypeAlias = StoredSession
 
@@ -794,6 +798,7 @@ class ListSessionsRequest(google.protobuf.message.Message):
     AGENT_ID_FIELD_NUMBER: builtins.int
     TASK_KEY_FIELD_NUMBER: builtins.int
     ADAPTER_FIELD_NUMBER: builtins.int
+    AGENT_NAME_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """Maximum number of entries. 0 means 100."""
     page_token: builtins.str
@@ -806,6 +811,8 @@ class ListSessionsRequest(google.protobuf.message.Message):
     """Only those of this task."""
     adapter: builtins.str
     """Only runs or sessions of this adapter type."""
+    agent_name: builtins.str
+    """Only those whose last run was of this stored agent."""
     def __init__(
         self,
         *,
@@ -815,8 +822,9 @@ class ListSessionsRequest(google.protobuf.message.Message):
         agent_id: builtins.str = ...,
         task_key: builtins.str = ...,
         adapter: builtins.str = ...,
+        agent_name: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "agent_id", b"agent_id", "company_id", b"company_id", "page_size", b"page_size", "page_token", b"page_token", "task_key", b"task_key"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "agent_id", b"agent_id", "agent_name", b"agent_name", "company_id", b"company_id", "page_size", b"page_size", "page_token", b"page_token", "task_key", b"task_key"]) -> None: ...
 
 Global___ListSessionsRequest: typing_extensions.TypeAlias = ListSessionsRequest
 
@@ -1134,19 +1142,27 @@ Global___CreateAgentResponse: typing_extensions.TypeAlias = CreateAgentResponse
 
 @typing.final
 class GetAgentRequest(google.protobuf.message.Message):
-    """GetAgentRequest asks for one stored agent."""
+    """GetAgentRequest asks for one stored agent: by `name` or by `task_key`, not both."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
+    TASK_KEY_FIELD_NUMBER: builtins.int
+    COMPANY_ID_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Its name."""
+    task_key: builtins.str
+    """The task whose active agent it is, as in ExecuteRequest. At most 512 bytes."""
+    company_id: builtins.str
+    """With `task_key`, the company's ID, as in Agent. At most 512 bytes."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
+        task_key: builtins.str = ...,
+        company_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["company_id", b"company_id", "name", b"name", "task_key", b"task_key"]) -> None: ...
 
 Global___GetAgentRequest: typing_extensions.TypeAlias = GetAgentRequest
 
@@ -1298,6 +1314,50 @@ class DeleteAgentResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["deleted", b"deleted"]) -> None: ...
 
 Global___DeleteAgentResponse: typing_extensions.TypeAlias = DeleteAgentResponse
+
+@typing.final
+class SetActiveAgentRequest(google.protobuf.message.Message):
+    """SetActiveAgentRequest says which stored agent is the active one of a task."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TASK_KEY_FIELD_NUMBER: builtins.int
+    COMPANY_ID_FIELD_NUMBER: builtins.int
+    AGENT_NAME_FIELD_NUMBER: builtins.int
+    task_key: builtins.str
+    """The task's key, as in ExecuteRequest. Required. At most 512 bytes."""
+    company_id: builtins.str
+    """The company's ID, as in Agent: tasks of different companies are different ones. At most 512 bytes."""
+    agent_name: builtins.str
+    """The agent's name. Empty: the task has no active agent then."""
+    def __init__(
+        self,
+        *,
+        task_key: builtins.str = ...,
+        company_id: builtins.str = ...,
+        agent_name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_name", b"agent_name", "company_id", b"company_id", "task_key", b"task_key"]) -> None: ...
+
+Global___SetActiveAgentRequest: typing_extensions.TypeAlias = SetActiveAgentRequest
+
+@typing.final
+class SetActiveAgentResponse(google.protobuf.message.Message):
+    """SetActiveAgentResponse says what was replaced."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PREVIOUS_AGENT_NAME_FIELD_NUMBER: builtins.int
+    previous_agent_name: builtins.str
+    """The name of the agent that was active before. Empty if there was none."""
+    def __init__(
+        self,
+        *,
+        previous_agent_name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["previous_agent_name", b"previous_agent_name"]) -> None: ...
+
+Global___SetActiveAgentResponse: typing_extensions.TypeAlias = SetActiveAgentResponse
 
 @typing.final
 class BudgetAmounts(google.protobuf.message.Message):

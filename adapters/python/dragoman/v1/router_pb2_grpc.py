@@ -125,6 +125,11 @@ class RouterServiceStub(object):
                 request_serializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentResponse.FromString,
                 _registered_method=True)
+        self.SetActiveAgent = channel.unary_unary(
+                '/dragoman.v1.RouterService/SetActiveAgent',
+                request_serializer=dragoman_dot_v1_dot_router__pb2.SetActiveAgentRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_router__pb2.SetActiveAgentResponse.FromString,
+                _registered_method=True)
         self.ListBudgets = channel.unary_unary(
                 '/dragoman.v1.RouterService/ListBudgets',
                 request_serializer=dragoman_dot_v1_dot_router__pb2.ListBudgetsRequest.SerializeToString,
@@ -281,11 +286,12 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetAgent(self, request, context):
-        """GetAgent returns one stored agent.
+        """GetAgent returns one stored agent: by its name, or the active one of a task.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+        | the task has no active agent | NOT_FOUND AGENT_NOT_FOUND | set one with SetActiveAgent |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -314,12 +320,26 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteAgent(self, request, context):
-        """DeleteAgent deletes a stored agent. Runs that it has continue. It is idempotent: deleting an agent that does not
-        exist is OK.
+        """DeleteAgent deletes a stored agent, which is the active one of no task then. Runs that it has continue. It is
+        idempotent: deleting an agent that does not exist is OK.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetActiveAgent(self, request, context):
+        """SetActiveAgent makes a stored agent the active one of a task, or leaves the task without one. Execute runs it if the
+        request names the task, and neither an adapter nor an agent. Live runs of the task continue as they began, and
+        refuse one at another adapter with SESSION_BUSY until they end. A task that starts no run of its active agent for as
+        long as unused sessions are kept has none then.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -412,6 +432,11 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.DeleteAgent,
                     request_deserializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_router__pb2.DeleteAgentResponse.SerializeToString,
+            ),
+            'SetActiveAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetActiveAgent,
+                    request_deserializer=dragoman_dot_v1_dot_router__pb2.SetActiveAgentRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_router__pb2.SetActiveAgentResponse.SerializeToString,
             ),
             'ListBudgets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListBudgets,
@@ -840,6 +865,33 @@ class RouterService(object):
             '/dragoman.v1.RouterService/DeleteAgent',
             dragoman_dot_v1_dot_router__pb2.DeleteAgentRequest.SerializeToString,
             dragoman_dot_v1_dot_router__pb2.DeleteAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetActiveAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.RouterService/SetActiveAgent',
+            dragoman_dot_v1_dot_router__pb2.SetActiveAgentRequest.SerializeToString,
+            dragoman_dot_v1_dot_router__pb2.SetActiveAgentResponse.FromString,
             options,
             channel_credentials,
             insecure,

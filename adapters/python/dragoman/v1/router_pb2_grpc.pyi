@@ -267,6 +267,22 @@ _RouterServiceDeleteAgentType = typing_extensions.TypeVar(
     ],
 )
 
+_RouterServiceSetActiveAgentType = typing_extensions.TypeVar(
+    '_RouterServiceSetActiveAgentType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.SetActiveAgentRequest,
+        dragoman.v1.router_pb2.SetActiveAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.SetActiveAgentRequest,
+        dragoman.v1.router_pb2.SetActiveAgentResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.SetActiveAgentRequest,
+        dragoman.v1.router_pb2.SetActiveAgentResponse,
+    ],
+)
+
 _RouterServiceListBudgetsType = typing_extensions.TypeVar(
     '_RouterServiceListBudgetsType',
     grpc.UnaryUnaryMultiCallable[
@@ -283,7 +299,7 @@ _RouterServiceListBudgetsType = typing_extensions.TypeVar(
     ],
 )
 
-class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterServiceWatchAdaptersType, _RouterServiceRegisterAdapterType, _RouterServiceUnregisterAdapterType, _RouterServiceRestartAdapterType, _RouterServiceListRunsType, _RouterServiceGetRunType, _RouterServiceListSessionsType, _RouterServiceGetSessionType, _RouterServiceDeleteSessionType, _RouterServiceCreateAgentType, _RouterServiceGetAgentType, _RouterServiceListAgentsType, _RouterServiceUpdateAgentType, _RouterServiceDeleteAgentType, _RouterServiceListBudgetsType]):
+class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterServiceWatchAdaptersType, _RouterServiceRegisterAdapterType, _RouterServiceUnregisterAdapterType, _RouterServiceRestartAdapterType, _RouterServiceListRunsType, _RouterServiceGetRunType, _RouterServiceListSessionsType, _RouterServiceGetSessionType, _RouterServiceDeleteSessionType, _RouterServiceCreateAgentType, _RouterServiceGetAgentType, _RouterServiceListAgentsType, _RouterServiceUpdateAgentType, _RouterServiceDeleteAgentType, _RouterServiceSetActiveAgentType, _RouterServiceListBudgetsType]):
     """RouterService lists adapters, runs and stored sessions. Lists are paginated: a page has at most `page_size` entries
     (0 means 100; at most 1000) and 3 MiB, but at least one entry; `next_page_token` is empty on the last page. Common
     to all RPCs:
@@ -365,6 +381,10 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
             dragoman.v1.router_pb2.DeleteAgentResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.SetActiveAgentRequest,
+            dragoman.v1.router_pb2.SetActiveAgentResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
             dragoman.v1.router_pb2.ListBudgetsRequest,
             dragoman.v1.router_pb2.ListBudgetsResponse,
         ],
@@ -431,6 +451,10 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
         grpc.aio.UnaryUnaryMultiCallable[
             dragoman.v1.router_pb2.DeleteAgentRequest,
             dragoman.v1.router_pb2.DeleteAgentResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.router_pb2.SetActiveAgentRequest,
+            dragoman.v1.router_pb2.SetActiveAgentResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             dragoman.v1.router_pb2.ListBudgetsRequest,
@@ -535,11 +559,12 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
     """
 
     GetAgent: _RouterServiceGetAgentType
-    """GetAgent returns one stored agent.
+    """GetAgent returns one stored agent: by its name, or the active one of a task.
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
     | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+    | the task has no active agent | NOT_FOUND AGENT_NOT_FOUND | set one with SetActiveAgent |
     """
 
     ListAgents: _RouterServiceListAgentsType
@@ -559,12 +584,23 @@ class RouterServiceStub(typing.Generic[_RouterServiceListAdaptersType, _RouterSe
     """
 
     DeleteAgent: _RouterServiceDeleteAgentType
-    """DeleteAgent deletes a stored agent. Runs that it has continue. It is idempotent: deleting an agent that does not
-    exist is OK.
+    """DeleteAgent deletes a stored agent, which is the active one of no task then. Runs that it has continue. It is
+    idempotent: deleting an agent that does not exist is OK.
 
     | condition | status, reason | what the caller does |
     | --- | --- | --- |
     | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
+    """
+
+    SetActiveAgent: _RouterServiceSetActiveAgentType
+    """SetActiveAgent makes a stored agent the active one of a task, or leaves the task without one. Execute runs it if the
+    request names the task, and neither an adapter nor an agent. Live runs of the task continue as they began, and
+    refuse one at another adapter with SESSION_BUSY until they end. A task that starts no run of its active agent for as
+    long as unused sessions are kept has none then.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
     """
 
     ListBudgets: _RouterServiceListBudgetsType
@@ -634,6 +670,10 @@ RouterServiceAsyncStub: typing_extensions.TypeAlias = RouterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.router_pb2.DeleteAgentRequest,
         dragoman.v1.router_pb2.DeleteAgentResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.router_pb2.SetActiveAgentRequest,
+        dragoman.v1.router_pb2.SetActiveAgentResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.router_pb2.ListBudgetsRequest,
@@ -817,11 +857,12 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
         request: dragoman.v1.router_pb2.GetAgentRequest,
         context: _ServicerContext,
     ) -> typing.Union[dragoman.v1.router_pb2.GetAgentResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.GetAgentResponse]]:
-        """GetAgent returns one stored agent.
+        """GetAgent returns one stored agent: by its name, or the active one of a task.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
+        | the task has no active agent | NOT_FOUND AGENT_NOT_FOUND | set one with SetActiveAgent |
         """
 
     @abc.abstractmethod
@@ -856,12 +897,28 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
         request: dragoman.v1.router_pb2.DeleteAgentRequest,
         context: _ServicerContext,
     ) -> typing.Union[dragoman.v1.router_pb2.DeleteAgentResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.DeleteAgentResponse]]:
-        """DeleteAgent deletes a stored agent. Runs that it has continue. It is idempotent: deleting an agent that does not
-        exist is OK.
+        """DeleteAgent deletes a stored agent, which is the active one of no task then. Runs that it has continue. It is
+        idempotent: deleting an agent that does not exist is OK.
 
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | the agent has another version than `version` | ABORTED VERSION_MISMATCH, its version in metadata | get it, and decide anew |
+        """
+
+    @abc.abstractmethod
+    def SetActiveAgent(
+        self,
+        request: dragoman.v1.router_pb2.SetActiveAgentRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.router_pb2.SetActiveAgentResponse, collections.abc.Awaitable[dragoman.v1.router_pb2.SetActiveAgentResponse]]:
+        """SetActiveAgent makes a stored agent the active one of a task, or leaves the task without one. Execute runs it if the
+        request names the task, and neither an adapter nor an agent. Live runs of the task continue as they began, and
+        refuse one at another adapter with SESSION_BUSY until they end. A task that starts no run of its active agent for as
+        long as unused sessions are kept has none then.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | no agent has the name | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
         """
 
     @abc.abstractmethod

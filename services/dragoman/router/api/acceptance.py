@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from dragoman.protocol import audit
 from dragoman.protocol.caller import current_caller
-from dragoman.protocol.errors import FieldViolation, invalid, invalid_fields, not_supported
+from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid, invalid_fields, not_supported
 from dragoman.protocol.identity import new_run_id
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.api.agents import StoredAgents
@@ -13,6 +13,7 @@ from dragoman.router.api.authorization import allow
 from dragoman.router.api.call_quotas import CallQuotas
 from dragoman.router.api.drain import Drain
 from dragoman.router.model.ports import RequestPolicy
+from dragoman.router.model.stored import TaskId
 from dragoman.router.policy.fallback import settings_problem
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry
@@ -103,7 +104,9 @@ class Acceptance:
         Raises:
             DragomanError: the run is refused.
         """
-        sent, request = request, await self._agents.fill(request) if request.agent_name else request
+        sent, agent_name = request, await self._agent_name(request)
+        if agent_name:
+            request = await self._agents.fill(request, agent_name)
         backend = await self._adapters.get(request.adapter)
         if backend.record.is_rejected:
             raise backend.refusal()
@@ -119,7 +122,7 @@ class Acceptance:
         self._refuse_unknown_settings(request)
         chain = tuple(request.fallback.adapters)  # its adapter does not get it
         issued = self._issue(request)
-        run = self._runs.execute(request, backend, session, sent)
+        run = self._runs.execute(request, backend, session, sent, agent_name)
         run.adapter_token = issued
         self._note_unknown_fallbacks(run, chain)
         return run, True
@@ -135,6 +138,23 @@ class Acceptance:
             if wrong:
                 raise invalid("permission_mode", wrong)
         return lambda: self._policy.check_update(request, run.record.adapter)
+
+    async def _agent_name(self, request: pb.ExecuteRequest) -> str:
+        """Return the stored agent that a request names, or the active one of its task; empty if it names an adapter.
+
+        Raises:
+            DragomanError: ADAPTER_REQUIRED, or RUN_LOG_UNAVAILABLE.
+        """
+        if request.agent_name or request.adapter or not request.task_key:
+            return request.agent_name
+        task = TaskId(request.agent.company_id, request.task_key)
+        if name := await self._agents.active.use(task):
+            return name
+        message = (
+            f"Task {request.task_key[:200]!r} has no active agent; name an adapter or an agent in the request, or set"
+            " the task's agent with SetActiveAgent."
+        )
+        raise DragomanError(Reason.ADAPTER_REQUIRED, message)
 
     def _live(self, name: str) -> int:
         return sum(run.record.started_by == name for run in self._runs.live())

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from dragoman.protocol import audit
 from dragoman.protocol.budgets import budget_problems
@@ -14,15 +14,14 @@ from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, inva
 from dragoman.protocol.identity import near_names
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
+from dragoman.router.api.active_agents import ActiveAgents, asked
 from dragoman.router.api.calls import check
 from dragoman.router.api.validation import execute_objection
-from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.paging import decode_any, encode_token, fitting, invalid_token, page_size
 from dragoman.router.model.ports import Clock
 from dragoman.router.policy.agent_secrets import references, resolve, secret_violations
 from dragoman.router.policy.stored_agents import MOST_BYTES, filled, loosened, name_problem
-from dragoman.router.storage.database import StoreError, in_time
-from dragoman.router.storage.run_log import READ_S, RunLog
+from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2, event_pb2
 from dragoman.v1 import router_pb2 as pb
 from google.protobuf import json_format, struct_pb2
@@ -35,8 +34,6 @@ _SECRET_BYTES: Final = 32 * 1024
 """Of one secret: what the contract allows a header or an MCP server's variable, and more."""
 _COMPACTION: Final = "sessionCompaction"
 """The setting that a router evaluates, whatever the adapter's schema says."""
-
-_T = TypeVar("_T")
 
 
 class StoredAgents:
@@ -52,6 +49,8 @@ class StoredAgents:
     def __init__(self, run_log: RunLog, adapters: AdapterPool, clock: Clock, secrets: Path | None) -> None:
         self._run_log = run_log
         self.adapters = adapters
+        self.active = ActiveAgents(run_log, clock)
+        """Those of tasks."""
         self._clock = clock
         self._secrets = secrets
 
@@ -67,7 +66,7 @@ class StoredAgents:
         created.version = 1
         created.created_at.FromNanoseconds(self._now_ns())
         created.updated_at.CopyFrom(created.created_at)
-        while not await self._asked(self._run_log.store.agents.insert(created)):
+        while not await asked(self._run_log.store.agents.insert(created)):
             known = await self._find(agent.name)
             if known is not None:
                 message = f"Agent {agent.name!r} exists already; choose another name, or update it."
@@ -92,7 +91,7 @@ class StoredAgents:
             DragomanError: INVALID_PAGE_TOKEN or RUN_LOG_UNAVAILABLE.
         """
         after, size = _after(request.page_token), page_size(request.page_size)
-        found = await self._asked(self._run_log.store.agents.page(after, size + 1))
+        found = await asked(self._run_log.store.agents.page(after, size + 1))
         shown = fitting(found[:size])
         token = encode_token([shown[-1].name]) if len(found) > len(shown) else ""
         return pb.ListAgentsResponse(agents=shown, next_page_token=token)
@@ -115,7 +114,7 @@ class StoredAgents:
         changed.version = known.version + 1
         changed.created_at.CopyFrom(known.created_at)
         changed.updated_at.FromNanoseconds(self._now_ns())
-        if not await self._asked(self._run_log.store.agents.replace(changed)):
+        if not await asked(self._run_log.store.agents.replace(changed)):
             raise _mismatch(await self.get(agent.name))
         return changed
 
@@ -134,17 +133,21 @@ class StoredAgents:
         while (known := await self._find(name)) is not None:
             if version and version != known.version:
                 raise _mismatch(known)
-            if await self._asked(self._run_log.store.agents.delete(name, known.version)):
+            if await asked(self._run_log.store.agents.delete(name, known.version)):
                 return True
         return False
 
-    async def fill(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
-        """Return the request that is run for one that names an agent; the caller's is left as it is.
+    async def fill(self, request: adapter_pb2.ExecuteRequest, name: str) -> adapter_pb2.ExecuteRequest:
+        """Return the request that is run for a caller's one, which is left as it is.
+
+        Args:
+            request: the caller's.
+            name: the agent that it names, or that is the active one of its task.
 
         Raises:
             DragomanError: AGENT_NOT_FOUND, NOT_PERMITTED, AGENT_INCOMPLETE, INVALID_REQUEST or RUN_LOG_UNAVAILABLE.
         """
-        agent = await self.get(request.agent_name)
+        agent = await self.get(name)
         backend = await self.adapters.find(agent.adapter)
         if backend is None:
             raise _incomplete(agent, f"adapter {agent.adapter!r} is not known here any more")
@@ -209,22 +212,16 @@ class StoredAgents:
             raise DragomanError(reason, message, violations=_within(wrong))
 
     async def _find(self, name: str) -> pb.StoredAgent | None:
-        return await self._asked(self._run_log.store.agents.get(name))
+        return await asked(self._run_log.store.agents.get(name))
 
     async def _unknown(self, name: str) -> DragomanError:
         # Only for callers who may list them.
         may_list = current_caller().may_read("")
-        known = await self._asked(self._run_log.store.agents.names(_MOST_NAMES)) if may_list else []
+        known = await asked(self._run_log.store.agents.names(_MOST_NAMES)) if may_list else []
         near = near_names(name[:200], known)
         hint = f"did you mean {' or '.join(near)}?" if near else "ListAgents lists the stored ones."
         metadata = {"agent": name[:200], "did_you_mean": ",".join(near)}
         return DragomanError(Reason.AGENT_NOT_FOUND, f"Agent {name[:200]!r} not found; {hint}", metadata)
-
-    async def _asked(self, work: Coroutine[Any, Any, _T]) -> _T:
-        try:
-            return await in_time(work, READ_S)
-        except StoreError as error:
-            raise log_unavailable(error) from error
 
     def _now_ns(self) -> int:
         return int(self._clock.time() * 1e9)

@@ -249,7 +249,8 @@ class RouterServicer:
 
     async def ListSessions(self, request: pb.ListSessionsRequest, _context: Context) -> pb.ListSessionsResponse:  # noqa: N802 - the contract's name
         """List stored sessions, last used first."""
-        refuse(list_objection({**_names(request), "adapter": request.adapter}))
+        asked = {**_names(request), "adapter": request.adapter, "agent_name": request.agent_name}
+        refuse(list_objection(asked))
         return await self._sessions.page(request, await self._type(request.adapter))
 
     async def GetSession(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:  # noqa: N802 - the contract's name

@@ -39,7 +39,7 @@ class RunRecord:
     company_id: str = ""
     task_key: str = ""
     agent_name: str = ""
-    """The stored agent that the request named; empty for none."""
+    """The stored agent that filled the request; empty for none."""
     session_key: adapter_pb2.SessionKey | None = None
     """The key that its session is stored under; ``None`` if it is not stored."""
     labels: Mapping[str, str] = field(default_factory=dict)

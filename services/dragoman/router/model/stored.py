@@ -91,6 +91,13 @@ class RunQuery(Struct, frozen=True):
         return has_labels and is_asked
 
 
+class TaskId(Struct, frozen=True):
+    """A task, as the table of active agents knows it."""
+
+    company_id: str
+    task_key: str
+
+
 class SessionId(Struct, frozen=True):
     """The key of a stored session."""
 

@@ -124,6 +124,7 @@ class RunRegistry:
         backend: AdapterBackend,
         session: Found,
         sent: adapter_pb2.ExecuteRequest,
+        agent_name: str,
     ) -> Run:
         """Accept a run, and start it at its adapter with this session.
 
@@ -132,11 +133,12 @@ class RunRegistry:
             backend: the adapter.
             session: what is known of the run's session.
             sent: the request as the caller sent it, by which it is known when it is sent again.
+            agent_name: the stored agent that filled it; empty for none.
         """
         request.run_id = sent.run_id = request.run_id or new_run_id()
         record = RunRecord(request.run_id, backend.record.type, self._host.clock.time())
         record.digest = self.run_log.digests.digest(sent)
-        record.agent_name = sent.agent_name
+        record.agent_name = agent_name
         record.started_by = current_caller().name
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, safe_labels(request)

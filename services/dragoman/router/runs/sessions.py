@@ -144,6 +144,7 @@ class RunSession:
                 run.miss(key)
             await self._store.sessions.delete(key)
         elif after is not None and after is not before:
+            after.agent_name = self._record.agent_name
             await self._store.sessions.put(key, after, after.used_at.ToNanoseconds() / 1e9)
 
 
@@ -291,10 +292,9 @@ class Sessions:
         """
         before = decode_token(request.page_token, float, str) if request.page_token else None
         names = {"company_id": request.company_id, "agent_id": request.agent_id, "task_key": request.task_key}
+        names |= {"adapter": adapter, "agent_name": request.agent_name}
         size = page_size(request.page_size)
-        found = await self._asked(
-            self._run_log.store.sessions.page({**names, "adapter": adapter}, before=before, size=size + 1)
-        )
+        found = await self._asked(self._run_log.store.sessions.page(names, before=before, size=size + 1))
         shown = fitting(found[:size])
         token = _token(shown[-1]) if len(found) > len(shown) else ""
         return router_pb2.ListSessionsResponse(sessions=shown, next_page_token=token)

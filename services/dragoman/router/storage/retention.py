@@ -59,6 +59,7 @@ class RetentionTask:
         now, kept = self._clock.time(), self._kept
         if kept.sessions_s:
             await self._store.sessions.delete_unused(before=now - kept.sessions_s)
+            await self._store.active.delete_unused(before=now - kept.sessions_s)
         await self._store.spending.delete_ended(before=now - _SPENDING_S)
         began = self._clock.monotonic()
         while await self._store.spending.fold(before=now - _FOLDED_S) or await self._store.retention.delete_old(

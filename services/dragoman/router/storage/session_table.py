@@ -28,12 +28,13 @@ class SessionTable:
     async def put(self, key: SessionId, session: router_pb2.StoredSession, used_at: float) -> None:
         """Store a session in place of the one before."""
         sql = (
-            "INSERT INTO sessions (company_id, agent_id, adapter, task_key, used_at, state)"
-            " VALUES (:company_id, :agent_id, :adapter, :task_key, :used_at, :state)"
+            "INSERT INTO sessions (company_id, agent_id, adapter, task_key, agent_name, used_at, state)"
+            " VALUES (:company_id, :agent_id, :adapter, :task_key, :agent_name, :used_at, :state)"
             " ON CONFLICT (company_id, agent_id, adapter, task_key)"
-            " DO UPDATE SET used_at = excluded.used_at, state = excluded.state"
+            " DO UPDATE SET agent_name = excluded.agent_name, used_at = excluded.used_at, state = excluded.state"
         )
-        values = {**asdict(key), "used_at": used_at, "state": session.SerializeToString()}
+        named = {**asdict(key), "agent_name": session.agent_name}
+        values = {**named, "used_at": used_at, "state": session.SerializeToString()}
         await self._database.execute([(sql, values)])
 
     async def delete(self, key: SessionId) -> bool:
@@ -57,7 +58,7 @@ class SessionTable:
         """Return sessions, last used first.
 
         Args:
-            fields: some of company_id, agent_id, task_key and adapter.
+            fields: some of company_id, agent_id, task_key, adapter and agent_name.
             before: time and name (see ``session_name``) of the last one of the page before.
             size: at most so many.
         """

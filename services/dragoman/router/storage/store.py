@@ -5,6 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Final, cast
 
 from dragoman.router.model.stored import RunQuery, StoredEvents, StoredProgress, StoredRun
+from dragoman.router.storage.active_table import ActiveTable
 from dragoman.router.storage.agent_table import AgentTable
 from dragoman.router.storage.batches import UnpackedEvents
 from dragoman.router.storage.database import Database, Statement, Value
@@ -44,6 +45,7 @@ class Store:
         self.leases = LeaseTable(database)
         self.sessions = SessionTable(database)
         self.agents = AgentTable(database)
+        self.active = ActiveTable(database)
         self.spending = SpendingTable(database)
         self.retention = RetentionTable(database)
         self._settings: dict[str, bytes] = {}

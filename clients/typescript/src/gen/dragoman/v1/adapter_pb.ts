@@ -658,7 +658,7 @@ export type ExecuteRequest = Message<"dragoman.v1.ExecuteRequest"> & {
   run?: JsonObject | undefined;
 
   /**
-   * The task's key, which names its stored session. Empty: no task. At most 512 bytes.
+   * The task's key, which names its stored session and its active agent. Empty: no task. At most 512 bytes.
    *
    * @generated from field: string task_key = 6;
    */
@@ -873,7 +873,8 @@ export type ExecuteRequest = Message<"dragoman.v1.ExecuteRequest"> & {
   attachments: Attachment[];
 
   /**
-   * The stored agent that gives what the request leaves out, see StoredAgent. Empty: none.
+   * The stored agent that gives what the request leaves out, see StoredAgent. Empty: none; at a router, if `adapter` is
+   * empty too, the active one of `task_key`, see SetActiveAgent.
    *
    * @generated from field: string agent_name = 34;
    */
@@ -3026,6 +3027,7 @@ export const AdapterService: GenService<{
    * | a config key, a type, the cwd, an ID … is invalid | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | correct the fields named |
    * | `run_id` exists with a different request | ALREADY_EXISTS RUN_ID_REUSED | choose another ID |
    * | `session.resume_run_id` is unknown | NOT_FOUND RUN_NOT_FOUND | start a new session |
+   * | at a router, no adapter or agent is named, nor a task that has an active agent | INVALID_ARGUMENT ADAPTER_REQUIRED | name one, or set the task's agent with SetActiveAgent |
    * | `agent_name` is unknown | NOT_FOUND AGENT_NOT_FOUND, similar names in metadata | correct the name |
    * | the stored agent cannot run: a secret is missing, or its adapter no longer accepts it | FAILED_PRECONDITION AGENT_INCOMPLETE | read the message; update the agent |
    * | a required capability is missing | FAILED_PRECONDITION CAPABILITY_MISSING | choose another adapter |

@@ -1,0 +1,2 @@
+ALTER TABLE sessions DROP COLUMN agent_name;
+DROP TABLE active_agents;
