@@ -8,7 +8,7 @@ from dragoman.client import Client, DragomanError
 from dragoman.protocol.errors import Reason
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import event_pb2
+from dragoman.v1 import event_pb2, router_pb2
 
 from tests.router.harness import PATIENCE_S, config, kinds, manifest, routing
 from tests.router.sidecar import Sidecar, serving
@@ -24,6 +24,7 @@ async def test_a_rejected_call_never_announces_a_run(folder: Path) -> None:
         serving(Sidecar(), address),
         routing(config(folder, addresses=(address,))) as (_, caller),
     ):
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
         for steps in ([{"refuse": "INVALID_REQUEST"}], [{"refuse": "CAPABILITY_MISSING"}]):
             stream = caller.execute("fake", *steps, run_id="r")
             assert RUN_ID_METADATA_KEY not in await metadata(stream.call)
@@ -71,6 +72,7 @@ async def test_a_run_that_waits_for_a_place_is_accepted(folder: Path) -> None:
         serving(sidecar, address),
         routing(config(folder, addresses=(address,), max_runs={"fake": 1})) as (_, caller),
     ):
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
         first = caller.execute("fake", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="one")
         await first.until("started")
         waiting = pb.ExecuteRequest(adapter="fake", run_id="two", prompt='[{"end": "SUCCEEDED"}]')

@@ -105,6 +105,7 @@ async def test_a_link_that_breaks_is_followed_on_with_batches(folder: Path) -> N
         serving(sidecar, f"unix:{folder}/a.sock"),
         routing(config(folder, addresses=(address,))) as (_, caller),
     ):
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
         steps = (*BURST[:2], {"gate": "g"}, *BURST[1:])
         stream = caller.execute("fake", *steps, run_id="r", batching=pb.Batching())
         begun = await stream.until("batch")

@@ -32,6 +32,7 @@ async def test_runs_in_memory_are_listed_while_the_log_does_not_answer(
 
     address = f"unix:{folder}/a.sock"
     async with serving(Sidecar(), address), routing(config(folder, addresses=(address,))) as (_, caller):
+        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
         await caller.execute("fake", "a", {"end": "SUCCEEDED"}, run_id="over", labels={"c": "d"}).rest()
         live = caller.execute("fake", "a", {"gate": "never"}, run_id="live", labels={"a": "b"})
         await live.until("text")

@@ -313,6 +313,7 @@ async def test_the_process_id_of_another_namespace_is_not_taken_for_one_of_ours(
     async with serving(sidecar, f"unix:{folder}/a.sock"):
         await proxy.restore()
         async with routing(config(folder, addresses=(f"unix:{sockets}/x.sock",))) as (_, caller):
+            await caller.until("fake", READY)
             stream = caller.execute("fake", *GATED, run_id="r")
             await stream.until("input_request")
             await other.communicate(b"")

@@ -66,6 +66,21 @@ async def test_an_answer_counts_though_the_result_outran_it() -> None:
     assert api.SendResponse.FromString(asking.result()).sequence == ANSWERED
 
 
+async def test_an_answer_counts_that_names_what_was_there_before() -> None:
+    asked = Asked()
+    await asked.world.assign()
+    # As in a router that took the run over: what was before that is in the log, not in memory.
+    asked.world.run.record.validator.resume_at(ANSWERED, 1)
+    asked.world.run.fanout.last_sequence = ANSWERED
+    asked.world.run.send(to.Accepted())
+    asking = asyncio.ensure_future(ask(asked.world.run, "Respond", api.RespondResponse, b"", None))
+    await asked.world.pause()
+    await asked.world.event("log")
+    await asked.world.event("result")
+    await asked.answer()
+    assert api.RespondResponse.FromString(asking.result()).sequence == ANSWERED
+
+
 @pytest.mark.parametrize("is_first", [True, False], ids=["answer first", "end first"])
 async def test_an_answer_about_an_event_that_never_came_does_not_count(is_first: bool) -> None:
     asked = Asked()

@@ -100,12 +100,14 @@ async def ask(run: Run, method: str, kind: type[Recorded], data: bytes, timeout_
         DragomanError: the adapter's status; RUN_FINISHED or ADAPTER_UNAVAILABLE, also if the attempt ends without the
             event.
     """
-    instance, at = run.instance, assignment_of(run.state)
+    instance, at, known = run.instance, assignment_of(run.state), run.record.last_sequence
     if instance is None or instance.gone.is_set():
         because = "is gone" if instance is None else instance.gone_because
         raise unavailable(f"Adapter {run.record.adapter!r} {because}.")
     answer = await instance.channel.answer(method, data, timeout_s=timeout_s)
     sequence = kind.FromString(answer).sequence
+    if sequence <= known:
+        return answer
 
     def is_same_attempt(state: State) -> bool:
         return is_at_adapter(state) and assignment_of(state) is at
