@@ -214,6 +214,37 @@ async def test_an_agent_is_stored_run_changed_and_deleted(home: Home) -> None:
     assert (missing.code, "Agent 'echo' not found" in missing.err) == (2, True), missing.err
 
 
+async def test_a_task_is_run_by_its_active_agent(home: Home) -> None:
+    await home.run("agents", "create", "-", stdin=ECHO)
+    await home.run("agents", "create", "-", stdin=ECHO.replace("echo", "other"))
+    done = await home.run("agents", "use", "@echo", "--task", "t")
+    assert (done.code, done.out) == (0, "active at t: echo, was none\n"), done
+    listed = await home.run("agents", "--task", "t")
+    assert [line.split()[:2] for line in listed.out.splitlines()] == [["*", "echo"], ["-", "other"]]
+    ran = await home.run("run", "@", "hello", "--task", "t")
+    assert (ran.code, "hello" in ran.out) == (0, True), ran
+    assert (await home.run("agents", "use", "--none", "--task", "t")).out == "active at t: none, was echo\n"
+    missing = await home.run("run", "@", "hello", "--task", "t")
+    assert (missing.code, "Task 't' has no active agent" in missing.err) == (2, True), missing.err
+    assert "'dragoman agents use'" in missing.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("agents", "use", "--task", "t"), "give NAME, or --none"),
+        (("agents", "use", "echo", "--none", "--task", "t"), "give NAME, or --none"),
+        (("agents", "show"), "give NAME, or --task KEY"),
+        (("agents", "show", "echo", "--task", "t"), "give NAME, or --task KEY"),
+        (("agents", "--task", "t", "--json"), "--json has no marks"),
+        (("run", "@", "hello"), "give --task, or @NAME"),
+    ],
+)
+async def test_wrong_usage_says_what_to_give(arguments: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    done = await dragoman(*arguments, cwd=tmp_path)
+    assert (done.code, why in " ".join(done.err.split())) == (2, True), done.err
+
+
 async def test_what_is_wrong_is_named_as_in_the_file(home: Home) -> None:
     bad = ECHO + "[env]\nAPI_KEY = 'sk-not-printed-1'\n[mcp_servers.m.headers]\nAuthorization = 'Bearer x1y2z3w4'\n"
     done = await home.run("agents", "create", "-", stdin=bad)

@@ -108,6 +108,16 @@ async def test_json_lines_for_programs() -> None:
     assert sent == {"pageSize": 7, "adapter": "fake", "agentId": "a", "companyId": "c", "taskKey": "t"}
 
 
+async def test_sessions_of_a_stored_agent() -> None:
+    fake = fake_of(router_pb2.StoredSession(key=ONE.key, adapter="fake", agent_name="reviewer"))
+    async with routed(fake) as env:
+        text = await dragoman("sessions", "show", "--agent", "@reviewer", env=env)
+    assert "\nagent     @reviewer ada\n" in text.out
+    sent = json_format.MessageToDict(fake.requests("ListSessions")[0])
+    assert sent["agentName"] == "reviewer"
+    assert "agentId" not in sent
+
+
 async def test_show() -> None:
     async with routed(fake_of(ONE)) as env:
         text = await dragoman("sessions", "show", "issue-1", env=env)

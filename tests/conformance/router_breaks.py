@@ -37,6 +37,11 @@ def _without_secrets(call: Call) -> None:
         call.request.agent.ClearField("env")
 
 
+def _without_task(call: Call) -> None:
+    if call.method == "GetAgent":
+        call.request.ClearField("task_key")
+
+
 def _more_runs(_call: Call, came: router_pb2.GetSessionResponse) -> None:
     came.session.runs += 1
 
@@ -65,6 +70,7 @@ ROUTER_BREAKS: dict[str, Break] = {
     "router.agent-unknown": reason(Reason.AGENT_NOT_FOUND, Reason.RUN_NOT_FOUND, method="UpdateAgent"),
     "router.agent-version": Break(request=_any_version),
     "router.agent-secret": Break(request=_without_secrets),
+    "router.agent-active": Break(request=_without_task),
     "router.agent-run": answer("GetRun", lambda _, came: came.run.ClearField("agent_name")),
 }
 """What breaks each rule that only a router has to keep."""

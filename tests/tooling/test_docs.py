@@ -195,7 +195,7 @@ def parse(words: list[str]) -> None:
     """
     group: click.Command = cli
     context = None
-    while isinstance(group, click.Group) and words:
+    while isinstance(group, click.Group) and words and not words[0].startswith("-"):
         context = group.make_context("dragoman", words, parent=context, ignore_unknown_options=True)
         _, command, words = group.resolve_command(context, words)
         assert command is not None
@@ -213,7 +213,14 @@ def test_commands_are_split_and_wrong_ones_reported() -> None:
         ["dragoman", "runs"],
     ]
     parse(["sessions", "delete", "docs", "--adapter", "pi"])
-    for wrong in (["fly"], ["run", "pi", "x", "--fly"], ["sessions", "fly"], ["run", "pi", "x", "--timeout", "soon"]):
+    parse(["sessions", "--task", "docs"])
+    for wrong in (
+        ["fly"],
+        ["run", "pi", "x", "--fly"],
+        ["sessions", "fly"],
+        ["sessions", "--fly"],
+        ["run", "pi", "x", "--timeout", "soon"],
+    ):
         with pytest.raises(click.UsageError):
             parse(wrong)
 

@@ -28,7 +28,7 @@ _HINTS: Mapping[Reason, str] = {
     Reason.REQUEST_NOT_FOUND: "'dragoman show RUN' lists the open requests",
     Reason.RUN_ID_REUSED: "choose another --run-id, or omit it",
     Reason.SESSION_NOT_FOUND: "'dragoman sessions' lists the stored sessions",
-    Reason.AGENT_NOT_FOUND: "'dragoman agents' lists the stored agents",
+    Reason.AGENT_NOT_FOUND: "'dragoman agents' lists the stored agents, 'dragoman agents use' gives a task one",
     Reason.AGENT_EXISTS: "'dragoman agents update FILE' replaces it",
     Reason.VERSION_MISMATCH: "'dragoman agents show NAME' prints it as it is now",
     Reason.AGENT_INCOMPLETE: "'dragoman agents update FILE' replaces the agent; its secrets are files of --secrets",

@@ -459,13 +459,18 @@ class Client:
         request = router_pb2.CreateAgentRequest(agent=agent)
         return (await self._channel.answer(self._channel.router.CreateAgent(request, timeout=self._timeout))).agent
 
-    async def get_agent(self, name: str) -> router_pb2.StoredAgent:
-        """Return one stored agent.
+    async def get_agent(self, name: str = "", *, task_key: str = "", company_id: str = "") -> router_pb2.StoredAgent:
+        """Return one stored agent: by its name, or the active one of a task.
+
+        Args:
+            name: the agent; empty with ``task_key``.
+            task_key: the task.
+            company_id: the company of the task; empty for none.
 
         Raises:
             DragomanError: AGENT_NOT_FOUND if there is none.
         """
-        request = router_pb2.GetAgentRequest(name=name)
+        request = router_pb2.GetAgentRequest(name=name, task_key=task_key, company_id=company_id)
         return (await self._channel.answer(self._channel.router.GetAgent(request, timeout=self._timeout))).agent
 
     async def list_agents(self, *, limit: int = 100) -> list[router_pb2.StoredAgent]:
@@ -506,6 +511,21 @@ class Client:
         request = router_pb2.DeleteAgentRequest(name=name, version=version)
         response = await self._channel.answer(self._channel.router.DeleteAgent(request, timeout=self._timeout))
         return response.deleted
+
+    async def set_active_agent(self, task_key: str, name: str, *, company_id: str = "") -> str:
+        """Have requests that name a task alone run a stored agent; return the one that was active before, or ''.
+
+        Args:
+            task_key: the task.
+            name: the agent; empty to leave the task without one.
+            company_id: the company of the task; empty for none.
+
+        Raises:
+            DragomanError: AGENT_NOT_FOUND if there is no such agent.
+        """
+        request = router_pb2.SetActiveAgentRequest(task_key=task_key, company_id=company_id, agent_name=name)
+        response = await self._channel.answer(self._channel.router.SetActiveAgent(request, timeout=self._timeout))
+        return response.previous_agent_name
 
     async def list_budgets(self, name: str = "", *, limit: int = 100) -> list[router_pb2.BudgetStatus]:
         """List what the budgets of a router's operator have left, in the order of its policy.

@@ -26,39 +26,55 @@ Examples:
   dragoman run @reviewer "Review the last commit."
   dragoman agents show reviewer > reviewer.toml
   dragoman agents update reviewer.toml
+  dragoman agents use reviewer --task release-1.2
+  dragoman run @ "Review it." --task release-1.2
 """
 _HINT = "the guide on stored agents documents the file"
+_COMPANY = click.option("--company", metavar="ID", default="", help="The company that the task is of.")
 _FILE = click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
 
 
 @click.group("agents", invoke_without_command=True, epilog=_EXAMPLES)
+@click.option("--task", metavar="KEY", default="", help="Mark the active agent of this task.")
+@_COMPANY
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Maximum number.")
 @json_option("Print one line of JSON per agent, a StoredAgent.")
 @router_option()
 @click.pass_context
-def agents_command(context: click.Context, /, limit: int, as_json: bool, router: str | None) -> int | None:
+def agents_command(
+    context: click.Context, /, task: str, company: str, limit: int, as_json: bool, router: str | None
+) -> int | None:
     """List the agents that a router stores, by name. 'dragoman run @NAME' runs one."""
     if context.invoked_subcommand is not None:
         return None
+    if task and as_json:
+        raise click.UsageError(
+            "--json has no marks: 'dragoman agents show --task KEY --json' prints the active agent"
+        )
 
     async def work(client: "Client") -> None:
         agents = await client.list_agents(limit=limit)
-        print_json_lines(agents) if as_json else print_lines(_table(agents))
+        active = await _active_name(client, task, company) if task else None
+        print_json_lines(agents) if as_json else print_lines(_table(agents, active))
 
     return run_connected(router, work)
 
 
 @agents_command.command("show")
-@click.argument("name")
+@click.argument("name", required=False, default="")
+@click.option("--task", metavar="KEY", default="", help="The active agent of this task, in place of NAME.")
+@_COMPANY
 @json_option("Print the StoredAgent as JSON.")
 @router_option()
-def _show_command(name: str, as_json: bool, router: str | None) -> int:
+def _show_command(name: str, task: str, company: str, as_json: bool, router: str | None) -> int:
     """Print the agent NAME as a file for 'dragoman agents update'."""
+    if bool(name) == bool(task):
+        raise click.UsageError("give NAME, or --task KEY for the active agent of a task")
 
     async def work(client: "Client") -> None:
         from dragoman.cli.agent_file import AgentFileError, agent_text  # noqa: PLC0415 - not before a router starts
 
-        agent = await client.get_agent(name.removeprefix("@"))
+        agent = await client.get_agent(name.removeprefix("@"), task_key=task, company_id=company)
         if as_json:
             print_json(agent)
             return
@@ -115,6 +131,38 @@ def _delete_command(name: str, router: str | None) -> int:
     return run_connected(router, work)
 
 
+@agents_command.command("use")
+@click.argument("name", required=False, default="")
+@click.option("--task", metavar="KEY", required=True, help="The task.")
+@_COMPANY
+@click.option("--none", "is_none", is_flag=True, help="Leave the task without an active agent.")
+@router_option()
+def _use_command(name: str, task: str, company: str, is_none: bool, router: str | None) -> int:
+    """Make NAME the active agent of a task: 'dragoman run @ --task KEY' runs it."""
+    if bool(name) == is_none:
+        raise click.UsageError("give NAME, or --none to leave the task without an active agent")
+
+    async def work(client: "Client") -> int:
+        before = await client.set_active_agent(task, name.removeprefix("@"), company_id=company)
+        now = one_line(name.removeprefix("@")) or "none"
+        print_lines([[Segment(f"active at {one_line(task)}: {now}, was {one_line(before) or 'none'}")]])
+        return EXIT_OK
+
+    return run_connected(router, work)
+
+
+async def _active_name(client: "Client", task: str, company: str) -> str:
+    """Return the name of a task's active agent; empty if it has none."""
+    from dragoman.client import DragomanError, Reason  # noqa: PLC0415 - they import gRPC
+
+    try:
+        return (await client.get_agent(task_key=task, company_id=company)).name
+    except DragomanError as error:
+        if error.reason is not Reason.AGENT_NOT_FOUND:
+            raise
+    return ""
+
+
 async def _stored(client: "Client", agent: router_pb2.StoredAgent, *, is_new: bool) -> int:
     """Store an agent, and print its version; what is wrong is named as in its file."""
     from dragoman.client import DragomanError, FieldViolation  # noqa: PLC0415 - they import gRPC
@@ -158,10 +206,15 @@ def _read(file: Path) -> router_pb2.StoredAgent:
         raise CommandError(ErrorReport(f"{file}: {error}", hint=_HINT, exit_code=EXIT_USAGE)) from error
 
 
-def _table(agents: Sequence[router_pb2.StoredAgent]) -> list[list[Segment]]:
+def _table(agents: Sequence[router_pb2.StoredAgent], active: str | None) -> list[list[Segment]]:
+    """Return the lines of a table; with a column of marks if the active agent of a task is given, or '' for none."""
     if not agents:
         return [[Segment("no stored agents")]] if sys.stdout.isatty() else []
-    return table(("NAME", "ADAPTER", "MODEL", "VERSION", "DESCRIPTION"), [_row(agent) for agent in agents])
+    head, rows = ("NAME", "ADAPTER", "MODEL", "VERSION", "DESCRIPTION"), [_row(agent) for agent in agents]
+    if active is None:
+        return table(head, rows)
+    marks = ["*" if agent.name == active else "-" for agent in agents]
+    return table(("ACTIVE", *head), [(mark, *row) for mark, row in zip(marks, rows, strict=True)])
 
 
 def _row(agent: router_pb2.StoredAgent) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ Examples:
   dragoman run claude_code - < task.md
   dragoman run claude_code "And now the docs." --task release-1.2
   dragoman run @reviewer "Review the last commit."
+  dragoman run @ "Review it again." --task release-1.2
   dragoman run process "" --config command=make --config 'args=["test"]'
 """
 
@@ -59,7 +60,8 @@ def run_command(
 ) -> int:
     """Run ADAPTER's agent on PROMPT and show what it does; '-' reads PROMPT from standard input.
 
-    @NAME in place of ADAPTER runs an agent that the router stores: see 'dragoman agents'.
+    @NAME in place of ADAPTER runs an agent that the router stores, @ alone the active one of --task: see 'dragoman
+    agents'.
 
     Ctrl-C cancels the run, a second one kills it. On a terminal you are asked the agent's questions, and a line that
     you type while it works is sent to it, if it takes any. Exit code: 0 the run succeeded, 1 it failed, 2 wrong
@@ -68,6 +70,8 @@ def run_command(
     if view.detach and router is None and not is_served(default_address()):
         raise click.UsageError("--detach needs a router that keeps running: start 'dragoman serve', or give --router")
     options.check(prompt)
+    if adapter == "@" and not options.session.task:
+        raise click.UsageError("@ alone runs the active agent of a task: give --task, or @NAME")
     if prompt == "-":
         prompt = _standard_input()
 
@@ -76,7 +80,7 @@ def run_command(
         from dragoman.cli.display.screen import Screen  # noqa: PLC0415
         from dragoman.cli.interaction.run_view import RunView, is_interactive  # noqa: PLC0415
 
-        agent = await _stored_agent(client, adapter[1:]) if adapter.startswith("@") else None
+        agent = await _stored_agent(client, adapter[1:], options.session.task) if adapter.startswith("@") else None
         used = adapter if agent is None else agent.adapter
         described = pb.DescribeResponse()
         if used:
@@ -86,7 +90,7 @@ def run_command(
         interactive = is_interactive() or view.detach
         request = options.request(used, prompt, described, interactive=interactive)
         if agent is not None:
-            _name_agent(request, agent, has_cwd=options.setup.cwd is not None)
+            _name_agent(request, adapter[1:], agent, has_cwd=options.setup.cwd is not None)
         if view.detach:
             request.orphan_after.FromSeconds(int(MAX_ORPHAN_AFTER_S))
             return await _detached(client, request)
@@ -103,21 +107,21 @@ def run_command(
     return run_connected(router, work, adapter="" if adapter.startswith("@") else adapter, debug=view.debug)
 
 
-async def _stored_agent(client: "Client", name: str) -> router_pb2.StoredAgent:
-    """Return a stored agent; of one that the caller may run and not see, only its name."""
+async def _stored_agent(client: "Client", name: str, task: str) -> router_pb2.StoredAgent:
+    """Return a stored agent, without a name the active one of a task; an empty one if the caller may not see it."""
     from dragoman.client import DragomanError, Reason  # noqa: PLC0415 - as above
 
     try:
-        return await client.get_agent(name)
+        return await client.get_agent(name, task_key="" if name else task)
     except DragomanError as error:
         if error.reason is not Reason.NOT_PERMITTED:
             raise
-    return router_pb2.StoredAgent(name=name)
+    return router_pb2.StoredAgent()
 
 
-def _name_agent(request: pb.ExecuteRequest, agent: router_pb2.StoredAgent, *, has_cwd: bool) -> None:
-    """Have a request name a stored agent, which decides where it works unless the user does."""
-    request.agent_name = agent.name
+def _name_agent(request: pb.ExecuteRequest, name: str, agent: router_pb2.StoredAgent, *, has_cwd: bool) -> None:
+    """Have a request name a stored agent, or only its task; the agent decides where it works unless the user does."""
+    request.agent_name = name
     request.ClearField("adapter")
     if not has_cwd and "cwd" in agent.config.fields:
         request.ClearField("workspace")

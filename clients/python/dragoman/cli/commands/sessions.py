@@ -30,7 +30,12 @@ def _filters(function: _F) -> _F:
     """Add the options that select sessions."""
     options = (
         click.option("--adapter", metavar="NAME", help="Only sessions of this adapter."),
-        click.option("--agent", "agent_id", metavar="ID", help="Only sessions of this agent; '' for none."),
+        click.option(
+            "--agent",
+            "agent_id",
+            metavar="ID",
+            help="Only sessions of this agent; @NAME for a stored one, '' for none.",
+        ),
         click.option("--company", "company_id", metavar="ID", help="Only sessions of this company; '' for none."),
         router_option(finds_runs=True),
     )
@@ -110,7 +115,10 @@ async def _matching(
     """
     request = router_pb2.ListSessionsRequest()
     for name, value in selection.items():
-        setattr(request, name, value or "")
+        if name == "agent_id" and value and value.startswith("@"):
+            request.agent_name = value[1:]
+        else:
+            setattr(request, name, value or "")
     empty = [name for name, value in selection.items() if value == ""]
     sessions = await client.list_sessions(request, limit=sys.maxsize if empty else limit)
     return [session for session in sessions if not any(_facts(session)[name] for name in empty)]
@@ -159,11 +167,18 @@ def _row(session: router_pb2.StoredSession) -> tuple[str, ...]:
     return (
         one_line(session.key.task_key, 40) or "-",
         one_line(session.adapter, 30),
-        one_line(session.key.agent_id, 30) or "-",
+        _agent(session, 30) or "-",
         count(session.runs),
         _when(session.used_at, "%Y-%m-%d %H:%M"),
         one_line(session.handle.display_id or session.handle.native_id, 60),
     )
+
+
+def _agent(session: router_pb2.StoredSession, width: int = 0) -> str:
+    """Return the stored agent and the caller's agent of a session."""
+    names = (session.agent_name and f"@{session.agent_name}", session.key.agent_id)
+    text = " ".join(name for name in names if name)
+    return one_line(text, width) if width else text
 
 
 def _when(time: timestamp_pb2.Timestamp, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
@@ -174,7 +189,7 @@ def _details(session: router_pb2.StoredSession) -> list[list[Segment]]:
     handle, key = session.handle, session.key
     facts = {
         "task": key.task_key,
-        "agent": key.agent_id,
+        "agent": _agent(session),
         "company": key.company_id,
         "adapter": " ".join(part for part in (session.adapter, handle.adapter_version) if part),
         "directory": handle.cwd,

@@ -8,7 +8,7 @@ from typing import Any
 from dragoman.conformance.check import Skip, check, expect
 from dragoman.conformance.kit import Kit, expect_reason, refusal
 from dragoman.protocol.errors import Reason
-from dragoman.v1 import router_pb2
+from dragoman.v1 import adapter_pb2, router_pb2
 
 _SECRET = "k7Qz-9fRw2-conformance-Xy31"  # noqa: S105 - made up
 _ABSENT = "conformance-no-such-agent"
@@ -132,3 +132,28 @@ async def agent_run(kit: Kit) -> None:
         expect(run.labels["kit"] == created.name, "a run does not get the labels of its agent")
         found = (await _call(kit, "ListRuns", agent_name=created.name)).runs
         expect([item.run_id for item in found] == [run.run_id], "ListRuns does not list a run by its agent_name")
+
+
+@check("router.agent-active")
+async def agent_active(kit: Kit) -> None:
+    """Make an agent the active one of a task, run the task, and delete the agent."""
+    async with _stored(kit) as created:
+        task = created.name
+        kept = (await _call(kit, "SetActiveAgent", task_key=task, agent_name=created.name)).previous_agent_name
+        expect(not kept, f"a new task has the active agent {kept!r}")
+        read = (await _call(kit, "GetAgent", task_key=task)).agent
+        expect(read.name == created.name, f"the active agent of the task is {read.name!r}")
+        request = _of_task(kit, task)
+        await kit.run(request)
+        run = (await _call(kit, "GetRun", run_id=request.run_id)).run
+        expect(run.adapter == kit.described.adapter, f"a run of the active agent is of the adapter {run.adapter!r}")
+        expect(run.agent_name == created.name, f"GetRun: agent_name is {run.agent_name!r}")
+    expect_reason(await kit.rejected(_of_task(kit, task)), Reason.ADAPTER_REQUIRED)
+    expect_reason(await refusal(_call(kit, "GetAgent", task_key=task)), Reason.AGENT_NOT_FOUND)
+
+
+def _of_task(kit: Kit, task: str) -> adapter_pb2.ExecuteRequest:
+    request = kit.request("say=hello", model="MOCK_TEXT")
+    request.ClearField("adapter")
+    request.task_key = task
+    return request
