@@ -45,6 +45,8 @@ VALUES: Final[dict[str, Any]] = {
         "replicas": 2,
         "service": {"type": "NodePort"},
         "resources": {"limits": {"memory": "1Gi"}},
+        "tokens": {"existingSecret": "dragoman-tokens"},
+        "trust": {"existingSecret": "dragoman-trust"},
         "webhooks": {"existingSecret": "dragoman-webhooks"},
         "agentSecrets": {"existingSecret": "dragoman-agents"},
     },
@@ -72,6 +74,13 @@ VALUES: Final[dict[str, Any]] = {
     "test": {"adapter": "process"},
 }
 """Two routers on PostgreSQL; one adapter beside them, two in pods of their own."""
+READER: Final = "spiffe://cluster/reader"
+"""An identity that may read."""
+_TRUST: Final = f"""
+[[identities]]
+uri = "{READER}"
+scopes = ["read"]
+"""
 _HOOKS: Final = f"""
 [outside]
 url = "http://{OUTSIDE}:{HOOK_PORT}/hook"
@@ -142,6 +151,11 @@ def certificates(authority: Authority) -> dict[str, Any]:
     return _secret("dragoman-tls", {"tls.crt": certificate, "tls.key": key, "ca.crt": authority.cert_pem.bytes()})
 
 
+def tokens_secret(tokens: bytes) -> dict[str, Any]:
+    """Return the secret with the tokens that have scopes."""
+    return _secret("dragoman-tokens", {"tokens.json": tokens})
+
+
 @pytest.fixture(scope="session")
 def outside(node: Node, authority: Authority) -> Iterator[Files]:
     """A caller outside: its certificate, its token. The secrets, PostgreSQL and the model are there."""
@@ -158,6 +172,8 @@ def outside(node: Node, authority: Authority) -> Iterator[Files]:
         certificates(authority),
         _secret("dragoman-token", {"token": token.encode()}),
         _secret("dragoman-postgresql", {"url": url.encode()}),
+        tokens_secret(b'{"tokens": []}'),
+        _secret("dragoman-trust", {"trust.toml": _TRUST.encode()}),
         _secret("dragoman-webhooks", {"webhooks.toml": _HOOKS.encode(), "outside.key": hook_key}),
         _secret("dragoman-agents", {"model-key": AGENT_KEY.encode()}),
         *_model(),

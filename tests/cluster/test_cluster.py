@@ -8,10 +8,12 @@ import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dragoman.client import Client, DragomanError, Reason, RunStream, execute_request
+from dragoman.protocol.tokens import create_token, revoke_token
 from dragoman.router.policy.webhooks import headers_of
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2, router_pb2
@@ -23,6 +25,7 @@ from tests.cluster.conftest import (
     HOOK_KEY,
     HOOK_PORT,
     MODEL_URL,
+    READER,
     RELEASE,
     SPACE,
     VALUES,
@@ -31,6 +34,7 @@ from tests.cluster.conftest import (
     pods_of,
     ready_adapters,
     state_of,
+    tokens_secret,
     upgrade,
 )
 from tests.cluster.node import NAME, OUTSIDE, Failed, Node, wait_until
@@ -42,7 +46,7 @@ ACCOUNT = f"system:serviceaccount:{SPACE}:{RELEASE}-router"
 LINES = 400
 """Of the long run: forty seconds and more, which are longer than a router takes to be replaced."""
 WRITE = "MOCK_WRITE path=notes.txt"
-SECRETS = ("agents", "postgresql", "tls", "token", "webhooks")
+SECRETS = ("agents", "postgresql", "tls", "token", "tokens", "trust", "webhooks")
 """Of the tests, which are there before the release and after it."""
 
 
@@ -134,6 +138,60 @@ async def test_callers_outside_need_a_certificate_and_the_token(
         for variable in VARIABLES[:2]:
             patch.delenv(variable)
         assert await refused() is None, "no server refused it: the handshake failed"
+
+
+async def test_tokens_and_identities_of_the_values_may_do_what_they_are_for(
+    client: Client, node: Node, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token that is created or revoked in its secret is so at each router, without a restart."""
+    del client  # the adapters are ready
+    routers = [f"{address}:7777" for address in pods_of(node, "router").values()]
+    tokens = tmp_path / "tokens.json"
+    token = create_token(tokens, "reader", ["read"], [], None)
+
+    async def until(expected: Reason | None, **how: Any) -> None:
+        for router in routers:
+            async with asyncio.timeout(240):
+                while True:  # as soon as the kubelet has put it into the pod
+                    if await answer_to_list(router, **how) == expected:
+                        break
+                    await asyncio.sleep(0.5)
+
+    async def may_only_read(**how: Any) -> None:
+        request = execute_request("process", "hello", cwd="/workspace", config={"command": "cat"})
+        for router in routers:
+            assert await answer_to_list(router, **how) is None
+            async with Client(router, reattach_s=1, timeout_s=60, **how) as reader:
+                with pytest.raises(DragomanError) as refused:
+                    await reader.execute(request).wait()
+            assert refused.value.reason == Reason.NOT_PERMITTED
+
+    await until(Reason.TOKEN_REQUIRED, token=token)
+    node.apply(tokens_secret(tokens.read_bytes()))
+    await until(None, token=token)
+    await may_only_read(token=token)
+    revoke_token(tokens, "reader")
+    node.apply(tokens_secret(tokens.read_bytes()))
+    await until(Reason.TOKEN_REQUIRED, token=token)
+
+    monkeypatch.delenv("DRAGOMAN_TOKEN")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    files = Files(tmp_path / "reader")
+    with files.used(monkeypatch):
+        files.fill(authority, READER)
+        await may_only_read()
+        files.fill(authority, f"{READER}/another")
+        assert {await answer_to_list(router) for router in routers} == {Reason.NOT_PERMITTED}
+
+
+async def answer_to_list(router: str, **how: Any) -> Reason | None:
+    """Return the reason why a router does not list its runs; ``None`` if it does."""
+    async with Client(router, reattach_s=1, timeout_s=60, **how) as one:
+        try:
+            await one.list_runs()
+        except DragomanError as error:
+            return error.reason or Reason.INTERNAL
+    return None
 
 
 async def test_a_real_claude_code_beside_the_router_works_with_the_model_of_another_pod(

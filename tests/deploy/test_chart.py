@@ -356,6 +356,22 @@ def test_certificates_name_what_the_router_dials() -> None:
     assert used == set(names)
 
 
+def test_who_may_call_is_known_to_the_routers_alone() -> None:
+    spec = router(render("replicas"))
+    volumes = {one["name"]: one["secret"]["secretName"] for one in spec["volumes"] if "secret" in one}
+    assert volumes["tokens"] == "dragoman-tokens"
+    assert volumes["trust"] == "dragoman-trust"
+    for container in containers(spec):
+        mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        variables = {one["name"]: one.get("value") for one in container.get("env", ())}
+        if container["name"] == "router":
+            assert variables["DRAGOMAN_TOKENS"] == f"{mounted['tokens']}/tokens.json"
+            assert variables["DRAGOMAN_TRUST"] == f"{mounted['trust']}/trust.toml"
+        else:
+            assert not mounted.keys() & {"tokens", "trust"}, container["name"]
+            assert not variables.keys() & {"DRAGOMAN_TOKENS", "DRAGOMAN_TRUST"}, container["name"]
+
+
 def test_keys_of_webhooks_and_secrets_of_stored_agents_are_in_the_router_alone() -> None:
     spec = router(render("replicas"))
     volumes = {one["name"]: one["secret"]["secretName"] for one in spec["volumes"] if "secret" in one}
@@ -416,6 +432,10 @@ def check_options(arguments: list[str]) -> None:
         ({"adapters": [{**ONE[0], "mode": "sidecar", "replicas": 2}]}, "remove replicas, or set mode: deployment"),
         ({"adapters": [{**ONE[0], "mode": "sidecar", "runtimeClassName": "gvisor"}]}, "set router.runtimeClassName"),
         ({**TLS, **OPEN, "adapters": [{**ONE[0], "replicas": 2, "home": {"size": "1Gi"}}]}, "[ReadWriteMany]"),
+        (
+            {**TLS, **OPEN, "agentSandbox__enabled": True, "adapters": [{**ONE[0], "home": {"size": "1Gi"}}]},
+            "beside one that is claimed the pool makes another",
+        ),
     ],
 )
 def test_values_that_do_not_fit_together_are_refused_with_what_to_do(values: dict[str, Any], says: str) -> None:
