@@ -21,7 +21,7 @@ def test_check_says_in_one_line_what_is_missing_and_makes_nothing(tmp_path: Path
     done = run("install-cluster", "--check", DRAGOMAN_CLUSTER_CACHE=str(tmp_path / "cache"))
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert "9 of 9 programs are not in" in line
+    assert "10 of 10 programs are not in" in line
     assert "scripts/install-cluster builds" in line
     assert list(tmp_path.iterdir()) == []
 
@@ -33,7 +33,7 @@ def test_check_counts_the_programs_that_an_interrupted_build_left(tmp_path: Path
     folder.mkdir()
     for name in PROGRAMS:
         (folder / name).touch(mode=0o755)
-    assert "3 of 9 programs" in run("install-cluster", "--check", DRAGOMAN_CLUSTER_CACHE=str(tmp_path)).stderr
+    assert "4 of 10 programs" in run("install-cluster", "--check", DRAGOMAN_CLUSTER_CACHE=str(tmp_path)).stderr
 
 
 @pytest.mark.parametrize(("script", "says"), [("install-cluster", "usage:"), ("build-images", "unknown image")])
