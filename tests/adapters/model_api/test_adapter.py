@@ -36,8 +36,21 @@ def test_who_is_asked() -> None:
     ours = {"ANTHROPIC_API_KEY": "a"}
     assert provider_named("", "", {}, {}).name == "anthropic"
     assert provider_named("", "", {"OPENAI_API_KEY": "o"}, ours).name == "openai", "the caller's key comes first"
-    assert provider_named("", "openai_api", {}, ours).name == "openai"
     assert provider_named("anthropic", "openai_api", {}, {"OPENAI_API_KEY": "o"}).name == "anthropic"
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("anthropic_api", "anthropic"),
+        ("anthropic-api", "anthropic"),
+        ("openai_api", "openai"),
+        ("openai-api", "openai"),
+    ],
+)
+def test_an_alias_that_names_a_provider_outranks_the_keys(alias: str, name: str) -> None:
+    other = {"OPENAI_API_KEY": "o"} if name == "anthropic" else {"ANTHROPIC_API_KEY": "a"}
+    assert provider_named("", alias, other, {}).name == name
 
 
 @pytest.mark.parametrize(
