@@ -147,9 +147,9 @@ class Offer(Struct, frozen=True):
 
 def read_offer(result: Fields) -> Offer:
     """Read the result of ``initialize``."""
-    able = inner(result, "agentCapabilities") or inner(result, "capabilities")
-    sessions = inner(able, "sessionCapabilities") or inner(able, "session")
-    info = inner(result, "agentInfo") or inner(result, "info")
+    able = inner(result, "agentCapabilities")
+    sessions = inner(able, "sessionCapabilities")
+    info = inner(result, "agentInfo")
     return Offer(
         version=count(result, "protocolVersion"),
         agent_name=text(info, "title") or text(info, "name"),
