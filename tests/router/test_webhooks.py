@@ -36,6 +36,8 @@ from tests.router.sidecar import Sidecar, serving
 KEY = bytes(range(24))
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
 HOOK = Webhook("pager", "https://hooks.example/x", "key")
+BREAKS_OFF = 0
+"""In place of a status: the service closes the connection without an answer."""
 
 
 class Got(Struct, frozen=True):
@@ -64,10 +66,11 @@ class Receiver:
             headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             status = self.statuses.pop(0) if self.statuses else 200
-            writer.write(
-                f"HTTP/1.1 {status} X\r\ncontent-length: 0\r\nlocation: /\r\nconnection: close\r\n\r\n".encode()
-            )
-            await writer.drain()
+            if status != BREAKS_OFF:
+                writer.write(
+                    f"HTTP/1.1 {status} X\r\ncontent-length: 0\r\nlocation: /\r\nconnection: close\r\n\r\n".encode()
+                )
+                await writer.drain()
             async with self._came:
                 self.got.append(Got(headers, body))
                 self._came.notify_all()
@@ -335,6 +338,16 @@ async def test_a_failed_request_is_repeated_with_the_same_id(receiver: Receiver)
     ask(hooks, "c")
     got = await receiver.until(lambda got: len(got) == 5)
     assert [one.data["data"]["run_id"] for one in got] == ["a", "a", "a", "b", "c"]
+    await hooks.close()
+
+
+async def test_a_request_without_an_answer_is_repeated(receiver: Receiver) -> None:
+    hooks = Webhooks([hook_to(receiver)], SystemClock(), delays_s=(0.0,))
+    hooks.begin()
+    receiver.statuses = [BREAKS_OFF, 200]
+    ask(hooks, "a")
+    got = await receiver.until(lambda got: len(got) == 2)
+    assert [one.data["data"]["run_id"] for one in got] == ["a", "a"]
     await hooks.close()
 
 
