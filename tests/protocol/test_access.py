@@ -1,7 +1,9 @@
 """Who may call: this user over a Unix socket, who has the token over TCP, and no agent from beneath its run."""
 
 import asyncio
+import base64
 import contextlib
+import io
 import os
 import stat
 import subprocess
@@ -10,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 import pytest
@@ -18,7 +21,7 @@ from dragoman.protocol import callers
 from dragoman.protocol.access import Gate
 from dragoman.protocol.callers import MARKER, Connections
 from dragoman.protocol.dialing import open_channel
-from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.limits import channel_options
 from dragoman.protocol.private import make_token
 from dragoman.protocol.server import Context, DragomanServer, _Gated, _unlimited, service_handler
@@ -253,14 +256,43 @@ def test_a_token_that_an_agent_gives_its_own_child_is_not_the_runs() -> None:
     assert run_env["DRAGOMAN_TOKEN"] == "given"
 
 
-def test_a_farewell_consists_of_whole_frames() -> None:
-    data = callers.farewell(DragomanError(Reason.CALLER_REFUSED, "né" * 200))
-    kinds = []
+@pytest.mark.parametrize("message", ["né" * 200, "x", "xy", "xyz"])
+def test_a_farewell_is_the_status_in_literal_headers(message: str) -> None:
+    refusal = DragomanError(Reason.CALLER_REFUSED, message)
+    data = callers.farewell(refusal)
+    frames = []
     while data:
         size = int.from_bytes(data[:3], "big")
-        kinds.append(data[3])
+        frames.append((data[3], data[9 : 9 + size]))
         data = data[9 + size :]
-    assert kinds == [1, 7]
+    assert [kind for kind, _ in frames] == [1, 7]
+    headers = dict(literals(frames[0][1]))
+    assert headers["grpc-status"] == str(refusal.code.value[0])
+    assert unquote(headers["grpc-message"]) == message
+    details = headers["grpc-status-details-bin"]
+    assert not details.endswith("="), "gRPC sends binary values without padding"
+    ((_, sent),) = to_status(refusal).trailing_metadata
+    assert base64.b64decode(details + "===") == sent
+
+
+def literals(block: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of a header block that begins with ``:status: 200``; see RFC 7541, 5.2 and 6.2."""
+
+    stream = io.BytesIO(block)
+
+    def text() -> str:
+        (size,) = stream.read(1)
+        shift, more = 0, size == 127
+        while more:
+            (byte,) = stream.read(1)
+            size += (byte & 127) << shift
+            shift, more = shift + 7, byte > 127
+        return stream.read(size).decode()
+
+    assert stream.read(1) == b"\x88"
+    while kind := stream.read(1):
+        assert kind == b"\0"
+        yield text(), text()
 
 
 def test_a_token_is_created_once_and_for_this_user_alone(tmp_path: Path) -> None:
