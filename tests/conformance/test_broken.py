@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from dragoman.conformance import RULES, Options, Report, Verdict, run_checks
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.conformance.breaks import BREAKS
@@ -133,6 +134,35 @@ async def test_a_turn_that_ends_before_its_input_is_no_fault(
 ) -> None:
     found = await examine_some(broken, tmp_path, "send.steered", make=make)
     assert found["send.steered"][0] is verdict, found
+
+
+@pytest.mark.parametrize(
+    ("declared", "verdict"),
+    [
+        (pb.FEATURE_PER_CALL_USAGE, Verdict.FAILED),
+        (pb.FEATURE_PER_MODEL_USAGE, Verdict.FAILED),
+        (pb.FEATURE_UNSPECIFIED, Verdict.SKIPPED),
+    ],
+    ids=["per-call", "per-model", "neither"],
+)
+async def test_an_adapter_that_declares_usage_reports_some(
+    declared: pb.Feature.ValueType, verdict: Verdict, tmp_path: Path
+) -> None:
+    def describe(call: Call, came: api.DescribeResponse) -> None:
+        if call.method == "Describe":
+            dropped = {pb.FEATURE_PER_CALL_USAGE, pb.FEATURE_PER_MODEL_USAGE} - {declared}
+            kept = [item for item in came.capabilities.items if item.feature not in dropped]
+            del came.capabilities.items[:]
+            came.capabilities.items.extend(kept)
+
+    def uncount(_: Call, came: pb.AgentEvent) -> None:
+        body = came.WhichOneof("body")
+        if body in {"usage", "result"}:
+            usage = came.usage if body == "usage" else came.result.usage
+            usage.Clear()
+
+    found = await examine_some(Break(answer=describe, event=uncount), tmp_path, "usage.reported")
+    assert found["usage.reported"][0] is verdict, found
 
 
 async def test_an_adapter_without_sequences_is_no_error_of_the_kit(tmp_path: Path) -> None:
