@@ -115,6 +115,11 @@ def _over(call: Call) -> None:
         raise DragomanError(Reason.RUN_FINISHED, "the run is over")
 
 
+def _refuses(call: Call) -> None:
+    if call.method == "Send":
+        raise DragomanError(Reason.NOT_SUPPORTED, "no inputs")
+
+
 def _too_late(_: Call, came: pb.AgentEvent) -> None:
     if came.message.input_id:
         came.input_dropped.CopyFrom(pb.InputDropped(input_id=came.message.input_id, reason="run_ended"))
@@ -126,8 +131,9 @@ def _too_late(_: Call, came: pb.AgentEvent) -> None:
         (ScriptedAdapter, Break(request=_over), Verdict.SKIPPED),
         (UnqueuedAdapter, Break(event=_too_late), Verdict.SKIPPED),
         (ScriptedAdapter, Break(event=_too_late), Verdict.FAILED),
+        (ScriptedAdapter, Break(request=_refuses), Verdict.FAILED),
     ],
-    ids=["over", "too-late", "could-be-queued"],
+    ids=["over", "too-late", "could-be-queued", "refused"],
 )
 async def test_a_turn_that_ends_before_its_input_is_no_fault(
     make: type[ScriptedAdapter], broken: Break, verdict: Verdict, tmp_path: Path

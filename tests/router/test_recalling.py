@@ -1,14 +1,19 @@
 """Reading a run from the log: where it continues in memory, and what is reported when the log fails in between."""
 
+from typing import cast
+
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import ENTRY_BYTES, EventBuffer
-from dragoman.router.model.stored import StoredEvents
+from dragoman.router.api.drain import Drain
+from dragoman.router.api.streaming import RunStreams
+from dragoman.router.model.stored import StoredEvents, StoredRun
 from dragoman.router.storage.batches import pack
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.reader import StoredEventReader
 from dragoman.router.storage.store import Store
 from dragoman.v1 import event_pb2 as pb
+from dragoman.v1 import router_pb2
 
 
 def text(sequence: int) -> bytes:
@@ -81,7 +86,8 @@ async def test_a_log_that_fails_in_the_middle_says_so_and_that_it_may_be_tried_a
 
 
 async def test_a_run_that_is_forgotten_while_it_is_read_does_not_end_as_if_it_were_whole() -> None:
-    reader = StoredEventReader(Scripted([text(1), text(2)], []), "r", 0, end=3)
+    stored = StoredRun("r", 0.0, "fake", router_pb2.GetRunResponse(), "", 0.0, logged=3)
+    reader = RunStreams(Scripted([text(1), text(2)], []), cast("Drain", None)).stored_reader(stored)
     assert await reader.read() == [text(1), text(2)]
     with pytest.raises(DragomanError) as failure:
         await reader.read()
