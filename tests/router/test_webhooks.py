@@ -188,6 +188,18 @@ def test_a_body_repeats_nothing_that_the_agent_wrote() -> None:
     assert (data["run_id"], data["sequence"], data["usage"]["tokens"]["input"]) == ("r", 7, "3")
 
 
+def test_a_body_names_the_run_and_its_agent() -> None:
+    names: dict[str, Any] = {"run_id": "r", "adapter": "codex", "agent_name": "Ann"}
+    names |= {"agent_id": "7", "company_id": "c", "task_key": "t"}
+    run = router_pb2.RunSummary(**names, labels={"b": "2", "a": "1"}, attempt=2)
+    body = json.loads(body_of("notice", run, {"code": "x"}, "2026-01-01T00:00:00Z"))
+    assert body == {
+        "type": "notice",
+        "timestamp": "2026-01-01T00:00:00Z",
+        "data": {**names, "labels": {"a": "1", "b": "2"}, "attempt": 2, "code": "x"},
+    }
+
+
 def test_which_events_of_a_run_go_out() -> None:
     asked = pb.AgentEvent(sequence=3, input_request=pb.InputRequest(id="q", kind=pb.INPUT_KIND_PERMISSION, title="t"))
     warned = pb.AgentEvent(sequence=4, notice=pb.Notice(code="budget_warning", message="m"))
