@@ -1,11 +1,13 @@
 """What a stored agent makes of a request, without a router: nothing that it restricts is loosened."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.redaction.sources import request_secrets
+from dragoman.router.api.agents import read_secret
 from dragoman.router.policy.agent_secrets import references, resolve, secret_violations
 from dragoman.router.policy.stored_agents import filled
 from dragoman.v1 import adapter_pb2 as api
@@ -336,3 +338,24 @@ def test_plain_settings_are_no_secrets() -> None:
             secret_violations(agent(model=model, config=struct(model=model, args=args), mcp_servers=[server])) == []
         )
     assert list(itertools.chain(references(agent(config=settings)))) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "secret"),
+    [
+        (b"x" * 32 * 1024, "x" * 32 * 1024),
+        (b"x" * (32 * 1024 + 1), None),
+        (b"key\r\n", "key"),
+        (b"two\nlines\n", "two\nlines"),
+        (b"", None),
+        (b"\n", None),
+        (b"a\0b", None),
+        (b"\xff", None),
+    ],
+    ids=["largest", "too-large", "line-end", "lines", "empty", "blank", "zero", "not-utf8"],
+)
+def test_which_file_holds_a_secret(content: bytes, secret: str | None, tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(content)
+    assert read_secret(tmp_path, "key") == secret
+    assert read_secret(tmp_path, "missing") is None
+    assert read_secret(None, "key") is None

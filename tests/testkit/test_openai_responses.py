@@ -171,6 +171,12 @@ def test_results_of_one_turn_are_one_round_in_the_order_of_the_calls() -> None:
     assert seen.rounds == 2
 
 
+def test_instructions_and_messages_of_the_system_are_one_text() -> None:
+    items = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    assert read_conversation({"instructions": "Be kind.", "input": items}).system == "Be kind.\nBe brief."
+    assert read_conversation({"instructions": "Be kind.", "input": "Hello"}).system == "Be kind."
+
+
 def test_what_the_harness_adds_is_no_prompt() -> None:
     skill = user("<skill>\n<name>demo</name>\nThe secret word is heliotrope.\n</skill>")
     seen = read_conversation(asked(user("MOCK_SKILL"), skill))
