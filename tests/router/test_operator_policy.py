@@ -261,6 +261,15 @@ request_timeout_s = 50
 """
 
 
+def test_a_rule_is_as_the_file_has_it() -> None:
+    strings = {"tool_name": "Bash", "path_glob": "/a/*", "command_prefix": "git push", "host": "h"}
+    lines = "\n".join(f"{name} = '{value}'" for name, value in strings.items())
+    (rule,) = policy(f"[[permissions.rules]]\ndecision = 'ask'\ntool_kind = 'execute'\n{lines}").rules
+    assert rule == event_pb2.PermissionRule(
+        decision=event_pb2.PERMISSION_DECISION_ASK, tool_kind=event_pb2.TOOL_KIND_EXECUTE, **strings
+    )
+
+
 def test_what_a_request_leaves_out_comes_from_the_policy() -> None:
     asked = request(prompt="p", permissions={"rules": [{"decision": "PERMISSION_DECISION_ALLOW"}]})
     following = permitted(policy(WHOLE), asked, "fake", os.path.normpath)
