@@ -3,9 +3,11 @@
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from dragoman.conformance import RULES, Options, Report, Verdict, run_checks
+from dragoman.conformance.check import CHECKS, Violation
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -169,6 +171,22 @@ async def test_an_adapter_that_declares_usage_reports_some(
 
     found = await examine_some(Break(answer=describe, event=uncount), tmp_path, "usage.reported")
     assert found["usage.reported"][0] is verdict, found
+
+
+async def test_a_real_agent_that_starts_no_mcp_server_breaks_the_rule(tmp_path: Path) -> None:
+    async def run(_: api.ExecuteRequest) -> None:
+        """Do nothing."""
+
+    kit: Any = SimpleNamespace(
+        setup=SimpleNamespace(agent="model"),
+        path=lambda name: tmp_path / name,
+        request=lambda *_, **__: api.ExecuteRequest(),
+        run=run,
+    )
+    with pytest.raises(Violation, match="does not start its MCP server"):
+        await CHECKS["settings.mcp-servers"](kit)
+    (tmp_path / "started").touch()
+    await CHECKS["settings.mcp-servers"](kit)
 
 
 async def test_an_adapter_without_sequences_is_no_error_of_the_kit(tmp_path: Path) -> None:

@@ -43,6 +43,13 @@ async def test_what_was_prepared_and_not_used_is_stopped(folder: Path) -> None:
     await gone(prepared.guard_pid)
 
 
+async def test_no_key_at_a_terminal_reaches_what_is_launched(folder: Path) -> None:
+    async with open_launching(config(folder, manifests=(manifest(folder, "fake"),))) as launching:
+        await launching.prepare("fake")
+        prepared = await launching.launcher._prepared["fake"]
+        assert len({os.getsid(pid) for pid in (0, prepared.guard_pid, prepared.pid)}) == 3
+
+
 async def test_names_without_an_adapter_to_start_prepare_nothing(folder: Path) -> None:
     named = manifest(folder, "fake", command="no list")
     configured = config(folder, manifests=(named,), addresses=(f"unix:{folder}/x.sock",))
