@@ -406,6 +406,7 @@ async def test_an_answer_that_drips(services: Services) -> None:
     services.service.routes["/run"] = handle
     events = await services.run(responseTimeoutSec=0.5)
     assert events[-1].result.failure.code == "response_timeout"
+    assert "no whole answer" in events[-1].result.failure.message
 
 
 async def test_a_head_that_drips(services: Services) -> None:
@@ -465,4 +466,8 @@ async def test_detect_calls_a_service_only_where_its_url_is_set(services: Servic
     services.service.answers("/health", {}, status=503)
     tested = await services.client.test_environment("http", config={**config, "healthUrl": health})
     assert "service_unhealthy" in [check.code for check in tested.checks]
+    config["allowedHosts"] = ["127.0.0.1:9"]  # where nothing listens
+    for url, why in (("http://127.0.0.1:9/health", "The connection broke"), ("http://10.0.0.1/", "is not allowed")):
+        tested = await services.client.test_environment("http", config={**config, "healthUrl": url})
+        assert [check.code for check in tested.checks if why in check.message] == ["service_unhealthy"]
     assert {request.method for request in services.service.requests} == {"GET"}
