@@ -3,7 +3,7 @@
 from typing import Final
 
 import pytest
-from dragoman.testkit.model_server.script import Scenario, Tool, call, say
+from dragoman.testkit.model_server.script import Delivery, Hold, Reply, Scenario, Step, Text, Tool, call, say
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import Recipe
@@ -39,6 +39,15 @@ _ROUNDS: Final = Scenario(
     {"command": "the first command, in double quotes"},
 )
 
+INPUT_GATE: Final = "input"
+"""Where a script pauses until its test has sent an input. A gate stays open for all tests that share a model, so no
+other test may wait at one that a test opens."""
+_WAIT_FOR_INPUT: Final = Scenario(
+    "WAIT_FOR_INPUT",
+    "answers once its test has sent an input",
+    (Step((Reply((Text("After the input."),), delivery=Delivery(hold=Hold(INPUT_GATE))),)),),
+)
+
 _READ_ATTACHED: Final = Scenario(
     "READ_ATTACHED",
     "reads notes.txt among the attached files, then reports",
@@ -51,7 +60,7 @@ _READ_ATTACHED: Final = Scenario(
 
 def scripts(recipe: Recipe, more: tuple[Scenario, ...]) -> tuple[Scenario, ...]:
     """Return an agent's own scripts, and the shared ones in its words."""
-    more = (*more, _ROUNDS, _READ_ATTACHED)
+    more = (*more, _ROUNDS, _WAIT_FOR_INPUT, _READ_ATTACHED)
     if not recipe.mcp_tool:
         return more
     steps = (call(Tool(recipe.mcp_tool, {"which": "first"})), say("Counted: {tool_result:-1|nothing}"))

@@ -37,7 +37,9 @@ BIN = Path(__file__).parents[2] / ".agents" / "bin"
 MARK = "AGENT_TEST_MARK"
 SECRET = "s3cr3t-Pl0ver-7731-heliotrope"
 PATIENCE_S = 100
-"""How long an agent may take on a busy machine to come so far as it surely does."""
+"""How long an agent may take on a busy machine to come so far as it surely does, or to stop by itself."""
+TEST_S = 400
+"""How long a test may take: its agent may start slowly, try again with patience, and need all of ``PATIENCE_S``."""
 
 React = Callable[[pb.AgentEvent, RunStream], Awaitable[None]]
 
@@ -106,7 +108,7 @@ class Recipe:
     tested: api.TestStatus.ValueType = api.TEST_STATUS_WARN
     """What a quick test finds with them; by default there is an API key in the environment."""
     idle_s: float = 10
-    """An idle limit that the agent does not reach while it starts, on a busy machine."""
+    """An idle limit that the agent does not reach while it starts; the test raises it where a machine is too slow."""
     silent_tool_s: float = 0
     """An idle limit that the agent's start does not reach and a silent tool call outlasts; 0: three times ``idle_s``.
     Some agents put a command into the background after half a minute: then its call is over."""
@@ -255,9 +257,9 @@ class Harness:
         """Return whether the agent lacks what no capability is about."""
         return what in self.recipe.lacks
 
-    async def model_waits(self) -> None:
-        """Wait until the scripted model was asked, and stalls."""
-        await self.model.wait_held(timeout_s=PATIENCE_S)
+    async def model_waits(self, gate: str = "stall") -> None:
+        """Wait until the scripted model was asked, and stalls at a gate."""
+        await self.model.wait_held(gate, timeout_s=PATIENCE_S)
 
     def conversation_text(self) -> str:
         """Return everything that the model got so far: system texts, the user's, and those after."""

@@ -9,6 +9,7 @@ from dragoman.client import RunStream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
+from tests.agents.choosing import INPUT_GATE
 from tests.agents.filing import NOTES, PNG
 from tests.agents.harness import Harness, Recipe, Seen, when
 
@@ -90,12 +91,12 @@ class SteeringTests:
     @pytest.mark.proves("input at the end of a turn", features=(pb.FEATURE_STEER,), uses=())
     async def test_an_input_for_a_turn_that_ends_is_not_lost(self, harness: Harness) -> None:
         async def act(stream: Any) -> None:
-            await harness.model_waits()
+            await harness.model_waits(INPUT_GATE)
             await steer(stream)
-            harness.model.release()
+            harness.model.release(INPUT_GATE)
 
         seen = await harness.run(
-            "MOCK_STALL", react=when(lambda event: event.state.phase == pb.RUN_PHASE_RUNNING, act)
+            "MOCK_WAIT_FOR_INPUT", react=when(lambda event: event.state.phase == pb.RUN_PHASE_RUNNING, act)
         )
         assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
         assert settled(seen) == ["accepted", "taken"], "it is another turn, in the same session"
