@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dragoman.sdk._detection import agent as _finding
-from dragoman.sdk._detection import auth as _login
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from tests.agents.harness import PATIENCE_S
@@ -17,6 +16,25 @@ _ORDER = ("failed", "passed", "not testable offline", "not supported by the agen
 """Of several tests of one row, the first of these counts."""
 _PROOF = "proof"
 """The name of what a report carries of the row that its test belongs to."""
+
+
+_LIMITS = (
+    ("sdk._changes.git", "TIMEOUT_S"),
+    ("sdk._detection.agent", "VERSION_LIMIT_S"),
+    ("sdk._detection.agent", "AUTH_LIMIT_S"),
+    ("sdk._detection.auth", "AUTH_LIMIT_S"),
+    ("adapters.claude_code.login", "STATUS_LIMIT_S"),
+    ("adapters.codex.adapter", "_MODELS_LIMIT_S"),
+    ("adapters.codex.adapter", "_SANDBOX_LIMIT_S"),
+    ("adapters.codex.login", "_STATUS_LIMIT_S"),
+    ("adapters.codex.quota", "LIMIT_S"),
+    ("adapters.codex.quota", "_TURN_LIMIT_S"),
+    ("adapters.http.adapter", "CANCEL_LIMIT_S"),
+    ("adapters.http.adapter", "_HEALTH_LIMIT_S"),
+    ("adapters.opencode.adapter", "_DATABASE_LIMIT_S"),
+    ("adapters.opencode.adapter", "_MODELS_LIMIT_S"),
+)
+"""Modules and their limits of time for short questions, which a program keeps unless the machine is busy."""
 
 
 _WHOLE = frozenset({"tests/agents/test_openclaw.py"})
@@ -40,14 +58,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _OneByOne:
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
-    """Let a program say its version, and who is logged in, as late as it does on a busy machine.
+    """Let a program say its version, its models, and who is logged in, as late as it does on a busy machine.
 
     A person who asks would not wait that long, and gets "unknown".
     """
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_finding, "VERSION_LIMIT_S", PATIENCE_S)
-        for module in (_finding, _login):
-            patched.setattr(module, "AUTH_LIMIT_S", PATIENCE_S)
+        for module, name in _LIMITS:
+            patched.setattr(import_module(f"dragoman.{module}"), name, PATIENCE_S)
         yield
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import SECRET, Harness, answering, broken_server, when, words_server
+from tests.agents.harness import PATIENCE_S, SECRET, Harness, answering, broken_server, when, words_server
 from tests.agents.suite import ASKED, AgentSuite, resuming
 
 
@@ -74,6 +74,6 @@ class FullSuite(QuietSuite):
 
     async def test_it_is_interrupted_in_its_own_way_first(self, harness: Harness) -> None:
         """By a signal it might lose its final message, and would exit with another code."""
-        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=40))
+        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=PATIENCE_S))
         seen = await harness.run("MOCK_STALL_MID", react=react)
         assert (seen.result.exit_code, seen.result.subtype) == self.interrupted

@@ -141,6 +141,9 @@ class SleeperTests:
         limits.idle.FromSeconds(int(self.recipe.silent_tool_s or 3 * self.recipe.idle_s))  # its start is silent, too
         limits.tool_call.FromSeconds(limits.idle.seconds + 2)
         limits.grace.FromSeconds(8)
-        seen = await harness.run("MOCK_SLEEP", permissions=pb.Permissions(auto_approve=True), limits=limits)
+        allowed = pb.Permissions(auto_approve=True)
+        seen = await harness.run("MOCK_SLEEP", permissions=allowed, limits=limits)
+        if not seen.of("tool_call"):  # its start was silent for longer: the machine is busy
+            seen = await harness.run("MOCK_SLEEP", permissions=allowed, limits=limits)
         assert seen.result.outcome == pb.OUTCOME_TIMED_OUT
         assert seen.result.failure.kind == pb.FAILURE_KIND_TOOL_TIMEOUT

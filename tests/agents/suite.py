@@ -437,9 +437,12 @@ class AgentSuite(SharedTests):
 
     @proves("stall, idle limit")
     async def test_silence_ends_by_the_idle_limit(self, harness: Harness) -> None:
-        seen = await harness.run("MOCK_STALL_MID", limits=limits(idle=self.recipe.idle_s, grace=8))
-        assert seen.result.outcome == pb.OUTCOME_TIMED_OUT
-        assert seen.result.failure.kind == pb.FAILURE_KIND_IDLE_TIMEOUT
+        for idle_s in (self.recipe.idle_s, PATIENCE_S):
+            seen = await harness.run("MOCK_STALL_MID", limits=limits(idle=idle_s, grace=8))
+            assert seen.result.outcome == pb.OUTCOME_TIMED_OUT
+            assert seen.result.failure.kind == pb.FAILURE_KIND_IDLE_TIMEOUT
+            if harness.model_requests:  # else its start was silent for longer: the machine is busy
+                break
         assert harness.model_requests, "it was not the model that was silent"
 
     @proves("wall limit")
@@ -464,14 +467,15 @@ class AgentSuite(SharedTests):
     async def test_cancel_while_it_speaks(self, harness: Harness) -> None:
         async def act(stream: Any) -> None:
             await harness.model_waits()
-            await stream.cancel(grace_s=self.recipe.grace_s, reason="enough")
+            await stream.cancel(grace_s=PATIENCE_S if says_usage else self.recipe.grace_s, reason="enough")
 
+        says_usage = not harness.lacks("usage_when_cancelled") and not harness.lacks("usage")
         streams = harness.has(pb.FEATURE_TEXT_DELTAS)
         react = when(lambda event: bool(event.text.delta) if streams else event.state.phase == RUNNING, act)
         seen = await harness.run("MOCK_STALL_MID", react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
         assert seen.result.tree_confirmed_dead
-        if not harness.lacks("usage_when_cancelled") and not harness.lacks("usage"):
+        if says_usage:
             assert seen.result.usage.tokens.input, "what was used is lost"
         if harness.has(pb.FEATURE_RESUME):
             assert seen.result.session.change == pb.SESSION_CHANGE_SET
@@ -488,8 +492,7 @@ class AgentSuite(SharedTests):
     @proves("cancel at once")
     async def test_cancel_at_the_very_beginning(self, harness: Harness) -> None:
         react = when(is_kind("started"), lambda stream: stream.cancel(grace_s=self.recipe.grace_s))
-        # What is stalled cannot be done by the time that the request arrives.
-        seen = await harness.run("MOCK_STALL", react=react)
+        seen = await harness.run("MOCK_STALL", react=react)  # what is stalled cannot be done by then
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
 
     @proves("cancel in a tool, no survivor", uses=("shell",))
@@ -501,8 +504,8 @@ class AgentSuite(SharedTests):
         react = when(lambda event: event.state.phase == RUNNING, act)
         seen = await harness.run("MOCK_SLEEP", permissions=ALLOWED, react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
-        ended = {pb.TOOL_STATUS_CANCELLED, pb.TOOL_STATUS_FAILED}
-        assert {result.status for result in seen.of("tool_result")} <= ended
+        statuses = {result.status for result in seen.of("tool_result")}
+        assert statuses <= {pb.TOOL_STATUS_CANCELLED, pb.TOOL_STATUS_FAILED}
 
     @proves("kill in a tool, no survivor", uses=("shell", "program"))
     async def test_kill_in_a_tool_leaves_no_process(self, harness: Harness) -> None:
@@ -591,7 +594,6 @@ class SharedAdapter:
     @pytest.fixture(scope="class")
     @classmethod
     async def served(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServedAdapter]:
-        async with ServedAdapter.serve(
-            cls.recipe, scripts(cls.recipe, cls.scenarios), tmp_path_factory.mktemp("shared")
-        ) as served:
+        root = tmp_path_factory.mktemp("shared")
+        async with ServedAdapter.serve(cls.recipe, scripts(cls.recipe, cls.scenarios), root) as served:
             yield served

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from tests.agents.conforming import ConformanceTests
 from tests.agents.filing import FilingTests
-from tests.agents.harness import Harness, Recipe, answering
+from tests.agents.harness import TEST_S, Harness, Recipe, answering
 from tests.agents.queueing import QueueTests
 from tests.agents.suite import ASKED, AgentSuite
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]  # some start slowly
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 CHOSEN: Final = frozenset(
     {

@@ -13,11 +13,22 @@ from dragoman.testkit.profiles.claude import CLAUDE
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import SECRET, Failing, Harness, Recipe, answering, broken_server, processes_until, when
+from tests.agents.harness import (
+    PATIENCE_S,
+    SECRET,
+    TEST_S,
+    Failing,
+    Harness,
+    Recipe,
+    answering,
+    broken_server,
+    processes_until,
+    when,
+)
 from tests.agents.several import FullSuite
 from tests.agents.suite import ALLOWED, ASKED, resuming
 
-pytestmark = pytest.mark.agents
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 CLAUDE_CODE = Recipe(
     make=adapter,
@@ -141,7 +152,7 @@ class TestClaudeCode(FullSuite):
         async def react(event: pb.AgentEvent, stream: Any) -> None:
             del stream
             if event.HasField("tool_result"):
-                await harness.model.wait_held()
+                await harness.model_waits()
                 if ends_first:
                     (harness.workspace / "over").touch()
                     await processes_until(harness, lambda all_: not any("test -e over" in line for line in all_))
@@ -237,7 +248,7 @@ class TestClaudeCode(FullSuite):
     async def test_a_tool_that_is_cancelled(self, harness: Harness) -> None:
         async def act(stream: Any) -> None:
             await processes_until(harness, lambda all_: any("sleep 300" in line for line in all_))
-            await stream.cancel(grace_s=10)
+            await stream.cancel(grace_s=PATIENCE_S)
 
         react = when(lambda event: event.tool_call.status == pb.TOOL_STATUS_RUNNING, act)
         seen = await harness.run("MOCK_SLEEP", permissions=ALLOWED, react=react)

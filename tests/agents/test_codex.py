@@ -20,7 +20,9 @@ from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import (
     BIN,
+    PATIENCE_S,
     SECRET,
+    TEST_S,
     Failing,
     Harness,
     Recipe,
@@ -30,7 +32,7 @@ from tests.agents.harness import (
 )
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, proves, resuming
 
-pytestmark = pytest.mark.agents
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 REFUSED = ["-c", "model_providers.scripted.base_url=http://127.0.0.1:9/v1"]
 QUESTION = {
@@ -192,7 +194,8 @@ class TestCodex(AgentSuite):
     def has_sandbox(self, harness: Harness) -> bool:
         """Whether the kernel lets Codex have its sandbox here; containers and some distributions do not."""
         command = [str(BIN / "codex"), "sandbox", "--", "true"]
-        return subprocess.run(command, env=harness.env, check=False, capture_output=True, timeout=30).returncode == 0
+        done = subprocess.run(command, env=harness.env, check=False, capture_output=True, timeout=PATIENCE_S)
+        return done.returncode == 0
 
     @pytest.fixture
     def in_sandbox(self, has_sandbox: bool) -> None:
@@ -504,7 +507,7 @@ class TestCodex(AgentSuite):
         """By the schema that the installed program writes of itself."""
         command = [str(BIN / "codex"), "app-server", "generate-json-schema", "--experimental"]
         command += ["--out", str(tmp_path / "schema")]
-        subprocess.run(command, env=harness.env, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, env=harness.env, check=True, capture_output=True, timeout=PATIENCE_S)
         known = (tmp_path / "schema" / "codex_app_server_protocol.schemas.json").read_text()
         spoken = set(re.findall(r'"([a-z][A-Za-z_/]*)"', known))
         assert set(UNDERSTOOD) <= spoken

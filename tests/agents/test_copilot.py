@@ -8,12 +8,12 @@ from dragoman.testkit.profiles.copilot import COPILOT
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import Failing, Harness, Recipe, answering
+from tests.agents.harness import TEST_S, Failing, Harness, Recipe, answering
 from tests.agents.several import FullSuite
 from tests.agents.suite import ALLOWED, ASKED, proves, resuming
 
 # It tries five times before it gives up, with pauses of a minute in all.
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 RECIPE = Recipe(
     make=adapter,

@@ -13,10 +13,10 @@ from dragoman.testkit.profiles.cursor import CURSOR
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.choosing import why_not
-from tests.agents.harness import BIN, Failing, Harness, Recipe
+from tests.agents.harness import BIN, TEST_S, Failing, Harness, Recipe
 from tests.agents.suite import ALLOWED, AgentSuite, resuming
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 FAKE = Path(__file__).parent / "fake_cursor.py"
 

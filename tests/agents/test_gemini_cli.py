@@ -12,10 +12,10 @@ from dragoman.testkit.profiles.gemini import GEMINI
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import BIN, SECRET, Failing, Harness, Recipe, answering, words_server
+from tests.agents.harness import BIN, SECRET, TEST_S, Failing, Harness, Recipe, answering, words_server
 from tests.agents.suite import ALLOWED, ASKED, RUNNING, AgentSuite, proves, resuming
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(120)]  # it starts slowly, and retries with patience
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 
 OVER_ACP = {"transport": "acp"}

@@ -11,11 +11,11 @@ from dragoman.testkit.profiles.agent_profile import AgentProfile
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import Failing, Harness, Recipe, when
+from tests.agents.harness import PATIENCE_S, TEST_S, Failing, Harness, Recipe, when
 from tests.agents.http_agent import HttpAgent, serving
 from tests.agents.suite import AgentSuite
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 NO_MODEL_OF_ITS_OWN = "what is behind an address says so in its own way, or not"
 NOT_REPEATED = "a POST may have worked, and is not repeated; the failure says when to try again"
@@ -62,7 +62,7 @@ class TestHttp(AgentSuite):
             yield agent
 
     async def test_the_cancel_url_is_called_when_a_run_is_cancelled(self, harness: Harness, agent: HttpAgent) -> None:
-        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=5))
+        react = when(lambda event: bool(event.text.delta), lambda stream: stream.cancel(grace_s=PATIENCE_S))
         seen = await harness.run("MOCK_STALL_MID", react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
         assert agent.stopped == [seen.result.session.handle.native_id]

@@ -10,10 +10,10 @@ from dragoman.testkit.profiles.model_api import MODEL_API_ANTHROPIC, MODEL_API_O
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import SECRET, Ability, Failing, Harness, Recipe, answering
+from tests.agents.harness import PATIENCE_S, SECRET, TEST_S, Ability, Failing, Harness, Recipe, answering
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, resuming
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 LACKS: tuple[Ability, ...] = ("program", "shell")
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
@@ -145,7 +145,7 @@ class LoopSuite(AgentSuite):
     async def test_a_stopped_run_can_be_gone_on_with(self, harness: Harness) -> None:
         async def act(event: pb.AgentEvent, stream: Any) -> None:
             if event.WhichOneof("body") == "input_request":
-                await stream.cancel(grace_s=5)
+                await stream.cancel(grace_s=PATIENCE_S)
 
         seen = await harness.run("MOCK_WRITE path=a.txt word=plover", permissions=ASKED, react=act)
         assert [result.status for result in seen.of("tool_result")] == [pb.TOOL_STATUS_CANCELLED]

@@ -16,12 +16,12 @@ from dragoman.testkit.profiles.opencode import OPENCODE as FAMILY
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import BIN, Failing, Harness, Recipe, ServedAdapter, answering, words_server
+from tests.agents.harness import BIN, TEST_S, Failing, Harness, Recipe, ServedAdapter, answering, words_server
 from tests.agents.several import QuietSuite
 from tests.agents.suite import ALLOWED, ASKED, SharedAdapter, resuming
 
 # opencode tries again for more than a minute before it gives up on the service of its model.
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 
 OPENCODE = Recipe(

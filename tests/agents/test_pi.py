@@ -10,10 +10,10 @@ from dragoman.testkit.profiles.pi import PI
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import BIN, Failing, Harness, Recipe
+from tests.agents.harness import BIN, TEST_S, Failing, Harness, Recipe
 from tests.agents.suite import AgentSuite, proves
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 
 class TestPi(AgentSuite):

@@ -8,10 +8,10 @@ from dragoman.testkit.model_server.script import Scenario, Tool, call, say
 from dragoman.testkit.profiles.qwen import QWEN
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import Failing, Harness, Recipe
+from tests.agents.harness import TEST_S, Failing, Harness, Recipe
 from tests.agents.suite import ASKED, AgentSuite
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 
 class TestQwen(AgentSuite):

@@ -11,10 +11,10 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 
-from tests.agents.harness import Harness, ServedAdapter
+from tests.agents.harness import TEST_S, Harness, ServedAdapter
 from tests.agents.test_claude_code import CLAUDE_CODE
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 
 @pytest.fixture
