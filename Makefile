@@ -79,7 +79,9 @@ test-rust: $(VENV)/.dev ## the Rust crate: formatted, without warnings, tested, 
 	scripts/check-toolchain rust
 	cd adapters/rust && cargo fmt --check
 	cd adapters/rust && cargo clippy --quiet --locked --all-targets -- -D warnings
+	cd adapters/rust && cargo clippy --quiet --locked --all-features --all-targets -- -D warnings
 	cd adapters/rust && cargo test --quiet --locked
+	cd adapters/rust && cargo test --quiet --locked --all-features --lib spans
 	$(VENV)/bin/python -m pytest -n $(JOBS) -m rust tests/rust tests/cli/test_new_adapter.py
 
 test-java: $(VENV)/.dev ## the Java client: generated, compiled, tested with a router; the program of its page, as the page runs it

@@ -23,7 +23,15 @@ from tests.router.harness import Caller, Stream
 from tests.router.test_health_port import SERVING, kubelet, other_methods
 from tests.router.test_metrics import free_port
 
-__all__ = ["SDKS", "UNSERVED", "assert_drains_and_shows_health", "declared_by_adapter", "refused_rpc", "started"]
+__all__ = [
+    "SDKS",
+    "UNSERVED",
+    "assert_drains_and_shows_health",
+    "assert_takes_part_in_traces",
+    "declared_by_adapter",
+    "refused_rpc",
+    "started",
+]
 
 UNSERVED = ("Send", "UpdateRun", "GetChanges", "ReadArtifact", "SyncSkills", "OfALaterRevision")
 """RPCs that the SDKs of Go, TypeScript and Rust do not serve."""
@@ -100,6 +108,36 @@ async def assert_drains_and_shows_health(command: Sequence[str | Path], folder: 
         assert run.result is not None
         assert run.result.outcome == event_pb2.OUTCOME_SUCCEEDED, run.result
         assert await process.wait() == 0
+
+
+async def assert_takes_part_in_traces(
+    command: Sequence[str | Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that the trace of a call reaches the environment of a program, and the adapter's log.
+
+    Args:
+        command: how to start an adapter that runs the program of the setting ``command``, and logs what it prints.
+        folder: an empty one.
+        monkeypatch: of the test.
+    """
+    program = folder / "program"
+    program.write_text('#!/bin/sh\necho "trace=$TRACEPARENT state=$TRACESTATE"\n', encoding="utf-8")
+    program.chmod(0o755)
+    trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    async with _running(command, folder) as (process, address):
+        monkeypatch.setenv("TRACEPARENT", f"00-{trace}-{span}-01")
+        monkeypatch.setenv("TRACESTATE", "vendor=1")
+        request = execute_request("", "", cwd=str(folder), config={"command": str(program)})
+        async with Client(address) as client, client.execute(request) as run:
+            printed = [event.log.text async for event in run if event.HasField("log")]
+        process.terminate()
+        assert process.stderr is not None
+        lines = [json.loads(line) async for line in process.stderr]
+    assert printed == [f"trace=00-{trace}-{span}-01 state=vendor=1"]
+    own = [line for line in lines if line.get("run_id") == run.run_id]
+    assert own
+    for line in own:
+        assert (line["trace_id"], line["span_id"]) == (trace, span)
 
 
 async def declared_by_adapter(command: Sequence[str | Path], folder: Path) -> list[str]:

@@ -29,6 +29,7 @@ from tests.sdks import (
     SDKS,
     UNSERVED,
     assert_drains_and_shows_health,
+    assert_takes_part_in_traces,
     declared_by_adapter,
     refused_rpc,
     started,
@@ -390,6 +391,10 @@ async def test_an_rpc_that_is_not_served_is_refused_with_a_reason(rpc: str, tmp_
     async with started([EXEC], tmp_path) as address:
         error = await refused_rpc(address, rpc)
     assert (error.reason, error.code.name) == (Reason.NOT_IMPLEMENTED, "UNIMPLEMENTED")
+
+
+async def test_it_takes_part_in_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await assert_takes_part_in_traces([EXEC], tmp_path, monkeypatch)
 
 
 async def test_live_runs_continue_after_sigterm_and_health_has_a_port(tmp_path: Path) -> None:

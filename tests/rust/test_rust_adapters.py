@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
-from tests.sdks import SDKS, assert_drains_and_shows_health, declared_by_adapter
+from tests.sdks import SDKS, assert_drains_and_shows_health, assert_takes_part_in_traces, declared_by_adapter
 
 pytestmark = [pytest.mark.rust, pytest.mark.timeout(180)]
 
@@ -242,6 +242,10 @@ async def examine(*target: str) -> set[str]:
 
 async def test_it_declares_what_the_documentation_says(tmp_path: Path) -> None:
     assert await declared_by_adapter([PROCESS], tmp_path) == SDKS["Rust"]["declares"]
+
+
+async def test_it_takes_part_in_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await assert_takes_part_in_traces([PROCESS], tmp_path, monkeypatch)
 
 
 async def test_live_runs_continue_after_sigterm_and_health_has_a_port(tmp_path: Path) -> None:

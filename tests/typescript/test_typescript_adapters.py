@@ -19,7 +19,15 @@ from dragoman.v1 import event_pb2 as pb
 
 from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
-from tests.sdks import SDKS, UNSERVED, assert_drains_and_shows_health, declared_by_adapter, refused_rpc, started
+from tests.sdks import (
+    SDKS,
+    UNSERVED,
+    assert_drains_and_shows_health,
+    assert_takes_part_in_traces,
+    declared_by_adapter,
+    refused_rpc,
+    started,
+)
 
 pytestmark = [pytest.mark.typescript, pytest.mark.timeout(180)]
 
@@ -239,6 +247,10 @@ async def test_an_rpc_that_is_not_served_is_refused_with_a_reason(rpc: str, tmp_
     async with started([NODE, PROGRAMS["lines"]], tmp_path) as address:
         error = await refused_rpc(address, rpc)
     assert (error.reason, error.code.name) == (Reason.NOT_IMPLEMENTED, "UNIMPLEMENTED")
+
+
+async def test_it_takes_part_in_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await assert_takes_part_in_traces([NODE, PROGRAMS["scribe_ts"]], tmp_path, monkeypatch)
 
 
 async def test_live_runs_continue_after_sigterm_and_health_has_a_port(tmp_path: Path) -> None:

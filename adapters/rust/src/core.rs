@@ -24,6 +24,7 @@ use crate::redact::{HARMLESS, Redactor};
 use crate::request::sessions::{self, Session};
 use crate::request::{Settings, cut};
 use crate::run::{Ended, Error, Failure, Stop};
+use crate::spans::RunSpan;
 use crate::sync::{lock, random_hex};
 
 const HEARTBEAT_AFTER: Duration = Duration::from_secs(15);
@@ -31,6 +32,8 @@ const HEARTBEAT_AFTER: Duration = Duration::from_secs(15);
 /// One run, as the server sees it.
 pub struct Core {
     pub run_id: String,
+    /// Its span, and the trace that its agent is to continue.
+    pub span: RunSpan,
     pub log: Arc<Log>,
     pub redactor: Redactor,
     /// Marks the processes of the run, in their environment.
@@ -105,7 +108,12 @@ pub struct State {
 }
 
 impl Core {
-    pub fn new(request: &crate::api::ExecuteRequest, settings: &Settings, described: &DescribeResponse) -> Arc<Self> {
+    pub fn new(
+        request: &crate::api::ExecuteRequest,
+        settings: &Settings,
+        described: &DescribeResponse,
+        span: RunSpan,
+    ) -> Arc<Self> {
         let now = Instant::now();
         let relay = request.relay.unwrap_or_default();
         let opening = Started {
@@ -145,6 +153,7 @@ impl Core {
         };
         Arc::new(Self {
             run_id: request.run_id.clone(),
+            span,
             log: Log::new(&request.run_id, relay.first_sequence.max(1)),
             redactor: Redactor::new(&settings.secrets),
             marker: random_hex(16),
@@ -164,6 +173,14 @@ impl Core {
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Returns the fields of a log line about the run: what identifies it, and these.
+    pub fn fields<'a>(&'a self, own: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+        std::iter::once(("run_id", self.run_id.as_str()))
+            .chain(self.span.trace.fields())
+            .chain(own.iter().copied())
+            .collect()
     }
 
     /// Wakes the task that watches the limits.
@@ -272,10 +289,7 @@ impl Core {
                 | Body::InputDropped(_)
                 | Body::RunUpdated(_)
         ) {
-            json_log::error(
-                "an event that only the server writes was emitted; it is left out",
-                &[("run_id", &self.run_id)],
-            );
+            json_log::error("an event that only the server writes was emitted; it is left out", &self.fields(&[]));
             return Ok(());
         }
         let now = Instant::now();
@@ -401,6 +415,7 @@ impl Core {
         let fitted = outgoing::fit(&mut event);
         let cut = if cut + fitted > 0 { outgoing::count_cut(&mut event, cut + fitted) } else { 0 };
         let (is_notice, sequence) = (matches!(event.body, Some(Body::Notice(_))), event.sequence);
+        self.span.note(&event);
         self.log.append(event);
         state.written_at = Instant::now();
         if cut > 0 && state.phase == Phase::Attempt && !is_notice {
@@ -521,7 +536,7 @@ impl Core {
             failed(&mut result, Outcome::Failed, failure);
         } else if let Some(Error::Fault(fault)) = error {
             let shown = self.redactor.text(&fault.to_string()).into_owned();
-            json_log::error("the adapter failed", &[("run_id", &self.run_id), ("error", &shown)]);
+            json_log::error("the adapter failed", &self.fields(&[("error", &shown)]));
             let message = "The adapter failed. Its log has more under this run's ID.";
             failed(&mut result, Outcome::Failed, Failure::new(FailureKind::Internal, "adapter_failed", message));
         } else if !is_default && result.failure.is_none() {

@@ -324,6 +324,7 @@ fn environment_of(run: &Run, command: &Command, temporary: &str) -> BTreeMap<Str
     let mut all = environment::inherited(own, environment::prefix(&run.request));
     all.extend(environment::run_variables(&run.request));
     all.insert("TMPDIR".to_owned(), temporary.to_owned());
+    all.extend(run.core.span.trace.variables());
     all.extend(command.env.clone());
     all.extend(run.settings.env.clone());
     all.extend(run.request.env.clone());

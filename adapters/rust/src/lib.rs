@@ -57,9 +57,11 @@ mod request;
 mod run;
 mod serve;
 mod server;
+mod spans;
 mod store;
 mod sync;
 mod tls;
+mod trace;
 mod wire;
 
 use std::future::{self, Future};

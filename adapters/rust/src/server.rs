@@ -28,8 +28,10 @@ use crate::log::{Interruption, Options};
 use crate::reason::{Reason, Refusal};
 use crate::request::{self, bounds, check_directory, has, schema::Schema, sessions::Session};
 use crate::run::{Error, Run, remove_directory};
+use crate::spans::RunSpan;
 use crate::store::{Runs, Store, Stored};
 use crate::sync::random_hex;
+use crate::trace::Trace;
 use crate::{Adapter, REVISION, batches, detection, guard, json, json_log};
 
 const RUN_ID: &str = "dragoman-run-id";
@@ -139,14 +141,15 @@ impl<A: Adapter> Server<A> {
     }
 
     /// Checks a request and begins its run. The caller has checked that there is none with this ID.
-    fn begin(&self, request: ExecuteRequest, runs: &Runs) -> Result<(Arc<Core>, Arc<Holders>), Refusal> {
+    fn begin(&self, request: ExecuteRequest, runs: &Runs, trace: Trace) -> Result<(Arc<Core>, Arc<Holders>), Refusal> {
         if self.is_draining.load(Ordering::SeqCst) {
             return Err(draining());
         }
         let settings = request::accept(&request, &self.described, &self.schema)?;
         refuse_busy_session(&settings.session, runs)?;
         self.adapter.accept(&request)?;
-        let core = Core::new(&request, &settings, &self.described);
+        let span = RunSpan::begin(&self.described.adapter, &request, trace);
+        let core = Core::new(&request, &settings, &self.described, span);
         let holders = Holders::new(request::duration(request.orphan_after).unwrap_or_default(), Arc::clone(&core));
         let program = detection::program_of(A::PROGRAM, &settings.config).to_owned();
         let run = Run { program, core: Arc::clone(&core), request: Arc::new(request), settings: Arc::new(settings) };
@@ -273,9 +276,9 @@ async fn drive<A: Adapter>(
     _driving: watch::Receiver<()>,
 ) {
     let core = Arc::clone(&run.core);
-    json_log::info("run accepted", &[("run_id", &core.run_id)]);
+    json_log::info("run accepted", &core.fields(&[]));
     let mut stopping = core.stopping.subscribe();
-    let mut working = tokio::spawn(async move { adapter.run(run).await });
+    let mut working = tokio::spawn(core.span.within(async move { adapter.run(run).await }));
     let returned = loop {
         let margin = if core.lock().has_process { KILL_MARGIN } else { FLUSH };
         let abandonment = stopping.borrow_and_update().map(|stop| stop.deadline + margin);
@@ -283,7 +286,7 @@ async fn drive<A: Adapter>(
             returned = &mut working => break returned.unwrap_or_else(|fault| Err(fault.into())),
             _ = stopping.changed() => {}
             () = sleep_until(abandonment.unwrap_or_else(Instant::now)), if abandonment.is_some() => {
-                json_log::error("the adapter did not stop its run in time", &[("run_id", &core.run_id)]);
+                json_log::error("the adapter did not stop its run in time", &core.fields(&[]));
                 working.abort();
                 break Ok(None);
             }
@@ -291,12 +294,12 @@ async fn drive<A: Adapter>(
     };
     let directory = core.lock().directory.take();
     if let Some(Err(error)) = directory.as_deref().map(remove_directory) {
-        json_log::error("the run's directory is left", &[("run_id", &core.run_id), ("error", &error.to_string())]);
+        json_log::error("the run's directory is left", &core.fields(&[("error", &error.to_string())]));
     }
     core.finish(core.conclude(returned));
     holders.close();
     store.retire(&core);
-    json_log::info("run ended", &[("run_id", &core.run_id)]);
+    json_log::info("run ended", &core.fields(&[]));
 }
 
 type Events = Pin<Box<dyn Stream<Item = Result<AgentEvent, Status>> + Send>>;
@@ -367,6 +370,7 @@ impl<A: Adapter> AdapterService for Arc<Server<A>> {
     }
 
     async fn execute(&self, request: Request<ExecuteRequest>) -> Result<Response<Events>, Status> {
+        let trace = Trace::received(request.metadata());
         let mut asked = self.checked(request, "ExecuteRequest", |asked| &asked.adapter)?;
         if asked.run_id.is_empty() {
             asked.run_id = format!("run-{}", random_hex(12));
@@ -379,7 +383,7 @@ impl<A: Adapter> AdapterService for Arc<Server<A>> {
             .into());
         }
         let is_batching = asked.batching.is_some();
-        let stored = self.store.join(asked, |asked, runs| self.begin(asked, runs))?;
+        let stored = self.store.join(asked, |asked, runs| self.begin(asked, runs, trace))?;
         let options = Options { after: stored.first_sequence - 1, holds: true, replay_done: false };
         self.stream_of(&stored, options, Some(stored.holders.acquire()), is_batching)
     }
