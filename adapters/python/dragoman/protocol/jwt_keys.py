@@ -74,9 +74,11 @@ def _get(url: str, authorities: str) -> bytes:
         opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
         with opener.open(url, timeout=_WAIT_S) as answer:
             data: bytes = answer.read(_MOST_BYTES)
+    except urllib.error.HTTPError as error:
+        error.close()  # it is the answer, too
+        raise AddressError(f"{url} cannot be read: it answered {error.code}") from error
     except (OSError, ValueError) as error:
-        status = f"it answered {error.code}" if isinstance(error, urllib.error.HTTPError) else type(error).__name__
-        raise AddressError(f"{url} cannot be read: {status}") from error
+        raise AddressError(f"{url} cannot be read: {type(error).__name__}") from error
     return data
 
 
