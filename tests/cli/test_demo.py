@@ -1,5 +1,6 @@
 """``dragoman demo``: a whole run without an agent, a login or a network; and ``make run``, which calls it."""
 
+import os
 import re
 
 import pytest
@@ -85,6 +86,7 @@ def test_make_run_needs_agent_and_prompt_together(variable: str, missing: str) -
 
 def test_make_run_runs_the_agent_that_is_named() -> None:
     prompt = """it's a "prompt" for `one` agent"""
-    done = run("make", "--old-file=.venv/.runtime", "run", AGENT="no_such_agent", PROMPT=prompt)
+    state = os.environ["XDG_STATE_HOME"]
+    done = run("make", "--old-file=.venv/.runtime", "run", AGENT="no_such_agent", PROMPT=prompt, XDG_STATE_HOME=state)
     assert done.returncode == 2
     assert "Adapter 'no_such_agent' not found" in done.stderr
