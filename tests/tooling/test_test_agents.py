@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,8 @@ def test_the_proofs_have_what_was_seen_last(tmp_path: Path, monkeypatch: pytest.
     session(cancel="passed")
     rows = json.loads((tmp_path / "toy.json").read_text())["rows"]
     assert {row: found["status"] for row, found in rows.items()} == {"cancel": "passed", "text": "passed"}
+
+
+@pytest.mark.parametrize(("module", "name"), proving._LIMITS)
+def test_the_limits_that_the_tests_raise_are_there(module: str, name: str) -> None:
+    assert isinstance(getattr(import_module(f"dragoman.{module}"), name), float)
