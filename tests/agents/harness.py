@@ -91,6 +91,8 @@ class Recipe:
     """What the agent calls the tool ``count`` of the MCP server ``words``. Empty where it takes no MCP servers."""
     seeing_model: str = ""
     """A model that sees images, by its name. Empty: the usual one does."""
+    updating: Mapping[str, Any] = field(default_factory=dict)
+    """The ``config`` with which the agent takes changes while it works, if it takes none without."""
     first_model: str = ""
     """A model that the agent changes for ``other_model`` while it works. Empty: its default."""
     other_model: str = ""

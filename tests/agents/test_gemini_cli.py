@@ -6,14 +6,16 @@ from typing import Any, ClassVar
 
 import pytest
 from dragoman.adapters.gemini_cli import adapter
+from dragoman.client import DragomanError, Reason, RunStream
 from dragoman.sdk._detection.programs import script_version
 from dragoman.testkit.isolation import log_in
 from dragoman.testkit.profiles.gemini import GEMINI
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import BIN, SECRET, TEST_S, Failing, Harness, Recipe, answering, words_server
+from tests.agents.harness import BIN, SECRET, TEST_S, Failing, Harness, Recipe, answering, when, words_server
 from tests.agents.suite import ALLOWED, ASKED, RUNNING, AgentSuite, proves, resuming
+from tests.agents.updating import TWO_FILES, decides_about_the_next_action
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
@@ -45,6 +47,9 @@ RECIPE = Recipe(
         "test_failing_command": "it reports neither the exit code of a command nor that it failed",
         "test_a_cut_that_passes_leaves_one_answer": "it does not try again when a connection breaks in mid-stream",
     },
+    updating=OVER_ACP,
+    other_model="gemini-2.5-pro",
+    other_mode="autoEdit",
     skill_tool=True,
     idle_s=20,
     silent_tool_s=36,
@@ -57,7 +62,23 @@ class TestGeminiCli(AgentSuite):
     """Everything that all agents must stand, and what only this one does."""
 
     recipe: ClassVar[Recipe] = RECIPE
-    scenarios = ()
+    scenarios = (TWO_FILES,)
+
+    async def test_another_mode_decides_about_the_next_action(self, harness: Harness) -> None:
+        await decides_about_the_next_action(harness, "yolo")
+
+    async def test_changes_are_refused_in_json_lines(self, harness: Harness) -> None:
+        refused: list[Reason | None] = []
+
+        async def act(stream: RunStream) -> None:
+            with pytest.raises(DragomanError) as caught:
+                await stream.update(model=RECIPE.other_model)
+            refused.append(caught.value.reason)
+
+        react = when(lambda event: event.HasField("session"), act)
+        seen = await harness.run("MOCK_TEXT", config=IN_LINES, react=react)
+        assert refused == [Reason.UPDATE_REFUSED]
+        assert seen.of("run_updated") == []
 
     @proves("429 that passes")
     async def test_a_failure_that_passes(self, harness: Harness) -> None:

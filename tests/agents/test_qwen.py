@@ -1,15 +1,15 @@
 """The real Qwen Code through its adapter: what all agents must stand, and what only it does."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from dragoman.adapters.qwen import adapter
-from dragoman.testkit.model_server.script import Scenario, Tool, call, say
 from dragoman.testkit.profiles.qwen import QWEN
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import TEST_S, Failing, Harness, Recipe
-from tests.agents.suite import ASKED, AgentSuite
+from tests.agents.suite import AgentSuite
+from tests.agents.updating import TWO_FILES, decides_about_the_next_action
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
@@ -44,32 +44,10 @@ class TestQwen(AgentSuite):
         unset=adapter().spec.inherit,
     )
 
-    scenarios = (
-        Scenario(
-            "TWO_FILES",
-            "makes a file, then another one",
-            (
-                call(Tool("shell", {"command": "touch a.txt"})),
-                call(Tool("shell", {"command": "touch b.txt"})),
-                say("Two files."),
-            ),
-        ),
-    )
+    scenarios = (TWO_FILES,)
 
     async def test_another_mode_decides_about_the_next_action(self, harness: Harness) -> None:
-        async def react(event: pb.AgentEvent, stream: Any) -> None:
-            if event.HasField("input_request"):
-                await stream.update(permission_mode="yolo")
-                await stream.respond(event.input_request.id, pb.InputAnswer(option_ids=[allow_once(event)]))
-
-        def allow_once(event: pb.AgentEvent) -> str:
-            kind = pb.INPUT_OPTION_KIND_ALLOW_ONCE
-            return next(option.id for option in event.input_request.options if option.kind == kind)
-
-        seen = await harness.run("MOCK_TWO_FILES", react=react, permissions=ASKED, leaves=["a.txt", "b.txt"])
-        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
-        assert len(seen.of("tool_result")) == 2
-        assert len(seen.of("input_request")) == 1, "the second call is not asked about"
+        await decides_about_the_next_action(harness, "yolo")
 
     async def test_the_model_is_asked_for(self, harness: Harness) -> None:
         seen = await harness.run("MOCK_TEXT", model="scripted-2")

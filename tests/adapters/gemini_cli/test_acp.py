@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.gemini_cli.acp import ACP_OPTIONS, GeminiAcpParser
+from dragoman.adapters.gemini_cli.parse import StreamParser
 from dragoman.sdk import Answer, Ask, CloseInput, Line, Output, Write
 from dragoman.sdk.acp import Conversation
+from dragoman.sdk.parsing import NotUpdated, Update, Updated
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -40,7 +42,8 @@ class Talk:
         self.parser = GeminiAcpParser(conversation, ACP_OPTIONS, "1")
         self.outputs: list[Output] = []
         self.hear({"id": 1, "result": {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}})
-        modes = {"modes": {"currentModeId": mode}} if mode else {}
+        offered = [{"id": name} for name in ("default", "autoEdit", "yolo")]
+        modes = {"modes": {"currentModeId": mode, "availableModes": offered}} if mode else {}
         self.hear({"id": 2, "result": {"sessionId": SESSION, "models": {"currentModelId": "gemini-x"}, **modes}})
 
     def hear(self, *frames: dict[str, Any], stderr: str = "") -> list[Output]:
@@ -104,6 +107,30 @@ def test_a_file_is_known_by_its_diff() -> None:
     call, (change,) = of(talk.outputs, "tool_call")[-1], of(talk.outputs, "file_change")
     assert json.loads(call.input_json) == {"file_path": "/ws/a.txt", "content": "hello\n"}
     assert (change.operation, "+hello" in change.diff) == (pb.FILE_OPERATION_CREATE, True)
+
+
+def test_another_mode_is_asked_for_by_its_name_in_the_protocol_and_announced_by_no_text() -> None:
+    talk = Talk(mode="default")
+    change = Update("u", permission_mode="auto_edit")
+    (asked,) = talk.parser.update(change) or ()
+    assert isinstance(asked, Write)
+    request = json.loads(asked.data)
+    params = {"sessionId": SESSION, "modeId": "autoEdit"}
+    assert (request["method"], request["params"]) == ("session/set_mode", params)
+    assert talk.say("[MODE_UPDATE] autoEdit") == []
+    assert of(talk.say("[MODE_UPDATE] yolo"), "text"), "its model said that"
+    assert Updated("u") in talk.hear({"id": request["id"], "result": {}})
+    assert of(talk.outputs, "session")[-1].mode == "autoEdit"
+
+
+def test_there_is_no_change_before_the_end_of_the_history() -> None:
+    talk = Talk(session_id=SESSION, mode="default")
+    assert talk.parser.update(Update("u", permission_mode="yolo")) is None
+
+
+def test_json_lines_take_no_change() -> None:
+    (output,) = StreamParser().update(Update("u", model="gemini-y"))
+    assert isinstance(output, NotUpdated)
 
 
 def test_a_refused_call_gets_no_further_update_so_it_ends_here() -> None:

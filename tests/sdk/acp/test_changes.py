@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from dragoman.sdk import Output
+from dragoman.sdk.acp import AcpOptions
 from dragoman.sdk.parsing import NotUpdated, Update, Updated
 
 from tests.sdk.acp.talking import READY, Talk
@@ -18,10 +19,10 @@ OPTIONS = [
 MODE, MODEL = Update("u", permission_mode="code"), Update("u", model="m2")
 
 
-def working(**session: Any) -> Talk:
+def working(options: AcpOptions | None = None, **session: Any) -> Talk:
     """Return a conversation whose prompt was sent, in a session with these facts."""
     first, _ = READY
-    talk = Talk().hear(first, {"id": 2, "result": {"sessionId": "s-1", **session}})
+    talk = Talk(options or AcpOptions()).hear(first, {"id": 2, "result": {"sessionId": "s-1", **session}})
     talk.outputs.clear()
     return talk
 
@@ -74,10 +75,10 @@ def test_what_the_agent_does_not_offer_is_not_asked_for(update: Update) -> None:
     assert talk.written == []
 
 
-def test_a_model_of_the_command_line_is_not_changed() -> None:
-    talk = Talk.ready(sets_model=False)
-    (output,) = talk.parser.update(MODEL) or ()
-    assert output == NotUpdated("u", "the agent takes its model only when it starts")
+def test_a_model_of_the_command_line_can_be_changed() -> None:
+    talk = working(AcpOptions(sets_model=False), models=MODELS)
+    change(talk, MODEL)
+    assert talk.written[0]["method"] == "session/set_model"
 
 
 def test_a_change_waits_until_the_turn_runs_and_is_none_once_it_is_to_stop() -> None:

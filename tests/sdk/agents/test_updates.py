@@ -45,6 +45,13 @@ class UpdatedParser(WordsParser):
         return [NotUpdated(update_id, f"{value} is not known") if value == "bad" else Updated(update_id)]
 
 
+class DeafParser(WordsParser):
+    """Rejects every change: its agent reads nothing."""
+
+    def update(self, update: Update) -> Iterable[Output]:
+        return [NotUpdated(update.update_id, "it reads nothing")]
+
+
 class UpdatedAdapter(WordsAdapter):
     """Takes changes; the agent of its first turn only once it has said something, where that is asked for."""
 
@@ -53,13 +60,17 @@ class UpdatedAdapter(WordsAdapter):
         self.jobs: list[Job] = []
         self.asked = asyncio.Event()
         self.is_late = False
+        self.is_deaf = False
 
     def plan(self, job: Job) -> Plan:
         self.jobs.append(job)
-        return super().plan(job)
+        plan = super().plan(job)
+        return replace(plan, keep_stdin_open=False) if self.is_deaf else plan
 
     def parser(self, job: Job) -> Parser:
         del job
+        if self.is_deaf:
+            return DeafParser()
         return UpdatedParser(takes=not self.is_late, asked=self.asked)
 
 
@@ -113,6 +124,15 @@ async def test_what_the_agent_rejects_is_an_error_and_changes_nothing(arena: Are
     assert "bad is not known" in str(error)
     assert updates(events) == []
     assert words.jobs[-1].settings.model == ""
+
+
+async def test_an_agent_without_an_input_rejects_what_it_is_asked(arena: Arena, words: UpdatedAdapter) -> None:
+    words.is_deaf = True
+    async with Begun(arena, gate(arena)) as run:
+        error = await refusal(update(arena, model="large"))
+        await run.rest()
+    assert error.reason is Reason.UPDATE_REFUSED
+    assert "it reads nothing" in str(error)
 
 
 async def test_a_change_waits_for_an_agent_that_takes_none_just_now(arena: Arena, words: UpdatedAdapter) -> None:

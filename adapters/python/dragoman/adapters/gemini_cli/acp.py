@@ -12,12 +12,16 @@ from dragoman.adapters.gemini_cli.tools import KINDS, raw_input, tool_name
 from dragoman.sdk import Answer, Ask, CloseInput, FailureInfo, Line, Output, Stream, fields
 from dragoman.sdk.acp import AcpOptions, AcpParser, Conversation, RpcError, TurnEnd, error_text
 from dragoman.sdk.fields import Fields, JsonValue, compact, parse_json_object
-from dragoman.sdk.parsing import token_counts
+from dragoman.sdk.parsing import Update, token_counts
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
 _HEADING: Final = re.compile(r"\A\*\*\*\*\n")
 """Begins a thought without a subject."""
+
+
+_MODES: Final = {"auto_edit": "autoEdit"}
+"""Modes that are spelled otherwise on the command line."""
 
 
 def _name(update: Fields) -> str:
@@ -71,6 +75,8 @@ class GeminiAcpParser:
         self.report = self._inner.report
         self._denied: dict[str, str] = {}
         self._history = History(conversation.session_id)
+        self._announced: set[str] = set()
+        """Texts with which Gemini CLI announces modes that it was asked for, as if its model had said them."""
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
         """Take a line."""
@@ -89,6 +95,8 @@ class GeminiAcpParser:
         of_history = self._history.take(frame, kind)
         if of_history is not None:
             return of_history
+        if kind == "agent_message_chunk" and fields.text(fields.inner(update, "content"), "text") in self._announced:
+            return []
         outputs: list[Output] = []
         for call_id, session_id in list(self._denied.items()):
             outputs += self._inner.line(stream, line._replace(data=_ended(session_id, call_id)))
@@ -119,6 +127,14 @@ class GeminiAcpParser:
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""
         return self._inner.finish()
+
+    def update(self, update: Update) -> Iterable[Output] | None:
+        """Give the agent a change once its turn runs; before, `History` sets the mode that the session has."""
+        if self._history.is_on:
+            return None
+        mode = _MODES.get(update.permission_mode, update.permission_mode)
+        self._announced.add(f"[MODE_UPDATE] {mode}")
+        return self._inner.update(replace(update, permission_mode=mode))
 
     def interrupt(self) -> Iterable[Output]:
         """Ask the agent to stop."""

@@ -8,7 +8,7 @@ from dragoman.adapters.gemini_cli.classify import failure_of_error, failure_of_s
 from dragoman.adapters.gemini_cli.tools import KINDS, WITHHELD, tool_title
 from dragoman.sdk import FailureInfo, Line, Output, Stream, Terminal
 from dragoman.sdk.fields import Fields, count, inner, text
-from dragoman.sdk.parsing import FileTool, JsonLinesParser, ToolCalls, notice_event, run_usage
+from dragoman.sdk.parsing import FileTool, JsonLinesParser, NotUpdated, ToolCalls, Update, notice_event, run_usage
 from dragoman.v1 import event_pb2 as pb
 
 PROVIDER: Final = "google"
@@ -71,6 +71,10 @@ class StreamParser(JsonLinesParser):
         """Take the end of all output."""
         self.report.summary = self.texts.last_text
         return super().finish()
+
+    def update(self, update: Update) -> Iterable[Output]:
+        """Reject a change: Gemini CLI reads nothing while it prints JSON lines."""
+        return [NotUpdated(update.update_id, "it takes changes only over ACP; set config.transport to acp")]
 
     def _retrying(self, words: str) -> list[pb.AgentEvent]:
         """Read a line of standard error, where several lines report that the model is called again."""

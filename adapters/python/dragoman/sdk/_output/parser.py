@@ -218,7 +218,8 @@ class Updates(Protocol):
         """Give the agent a change; None if it takes none just now, and is to be asked again after its next output.
 
         Once the agent has answered, the parser yields ``Updated`` or ``NotUpdated``: at once where that is certain,
-        else later. A change that is not answered by the end of the turn is given again in the next one.
+        else later. A change that is not answered by the end of the turn is given again in the next one. Where the
+        plan keeps no standard input open, the parser can only reject it.
         """
 
 

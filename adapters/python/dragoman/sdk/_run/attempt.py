@@ -127,8 +127,9 @@ class Attempt:
             )
         if isinstance(self._parser, Updates):
             updater = Updater(self._run, self._parser, self._take_one)
+            reads = self._launch.plan.keep_stdin_open  # else the parser rejects every change
             self._run.updates.on_update = lambda update: (
-                not (self._deadlines.is_ending or self._input.is_closed) and updater.give(update)
+                not (self._deadlines.is_ending or (reads and self._input.is_closed)) and updater.give(update)
             )
         try:
             with self._run.observed(self._observe):

@@ -3,7 +3,7 @@
 from dragoman.sdk._encoding.fields import Fields
 from dragoman.sdk._encoding.jsonrpc import Peer, RpcError
 from dragoman.sdk._output.parser import FailureInfo, NotUpdated, Output, Update, Updated, Write
-from dragoman.sdk.acp._session import AcpOptions, Adjustment, Choices, adjusted, chosen_mode, chosen_model
+from dragoman.sdk.acp._session import Adjustment, Choices, adjusted, chosen_mode, chosen_model
 
 TAG = "update/"
 """Begins the tags of the requests for changes."""
@@ -14,20 +14,16 @@ class Changes:
 
     Args:
         peer: our side of the conversation.
-        options: the agent's ways.
         choices: what can be chosen in the session, and what is.
     """
 
-    def __init__(self, peer: Peer[str], options: AcpOptions, choices: Choices) -> None:
+    def __init__(self, peer: Peer[str], choices: Choices) -> None:
         self._peer = peer
-        self._options = options
         self._choices = choices
         self._pending: dict[str, tuple[str, Adjustment]] = {}
 
     def make(self, update: Update, session_id: str) -> Output:
         """Ask the agent for a change; what it does not offer is rejected in its place."""
-        if update.model and not self._options.sets_model:
-            return NotUpdated(update.update_id, "the agent takes its model only when it starts")
         if update.model:
             found = chosen_model(update.model, self._choices)
         else:
