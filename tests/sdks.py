@@ -33,7 +33,7 @@ __all__ = [
     "started",
 ]
 
-UNSERVED = ("Send", "UpdateRun", "GetChanges", "ReadArtifact", "SyncSkills", "OfALaterRevision")
+UNSERVED = ("Send", "UpdateRun", "GetChanges", "ReadArtifact", "Login", "SyncSkills", "OfALaterRevision")
 """RPCs that the SDKs of Go, TypeScript and Rust do not serve."""
 
 SDKS: dict[str, dict[str, list[str]]] = json.loads(

@@ -1,15 +1,17 @@
-"""What an agent reports of the rate limits of its account."""
+"""An agent's account: its login, and its rate limits."""
 
+from contextlib import aclosing
 from typing import ClassVar
 
 import pytest
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import Harness, Recipe
 
 
 class AccountTests:
-    """Tests that all adapters share whose agents can be asked for the rate limits of their account."""
+    """Tests that all adapters share whose agents log in, or report the rate limits of their account."""
 
     recipe: ClassVar[Recipe]
 
@@ -20,4 +22,18 @@ class AccountTests:
             response = await harness.client.get_quota(harness.adapter, env=harness.env)
         assert not response.HasField("failure")
         assert list(response.windows) == limits
+        assert harness.model_requests == [], "it costs no tokens"
+
+    @pytest.mark.proves("login with a code", features=(pb.FEATURE_LOGIN,), uses=())
+    async def test_a_login_with_a_code(self, harness: Harness) -> None:
+        assert self.recipe.issuer is not None
+        async with (
+            self.recipe.issuer(harness) as (env, enter),
+            aclosing(harness.client.login(harness.adapter, env=env)) as steps,
+        ):
+            prompt = (await anext(steps)).prompt
+            assert prompt.url
+            enter()
+            rest = [step async for step in steps]
+        assert rest == [api.LoginEvent(outcome=api.LoginOutcome())]
         assert harness.model_requests == [], "it costs no tokens"

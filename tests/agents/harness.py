@@ -101,6 +101,10 @@ class Recipe:
     """A permission mode that is not its default. Needed if the mode can be changed while it works."""
     account: "Callable[[Harness], AbstractAsyncContextManager[list[pb.RateLimit]]] | None" = None
     """Serves an account of the agent, and yields its rate limits. Needed if they can be asked for."""
+    issuer: "Callable[[Harness], AbstractAsyncContextManager[tuple[dict[str, str], Callable[[], None]]]] | None" = (
+        None
+    )
+    """Serves what logs the agent in; yields the environment for that, and what plays a person. Needed with Login."""
     skill_tool: bool = False
     """Whether the agent has a tool by which its model loads a skill."""
     auth: api.AuthState.ValueType = api.AUTH_STATE_OK

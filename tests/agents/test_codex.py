@@ -5,8 +5,8 @@ import base64
 import json
 import re
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from tests.agents.harness import (
     broken_server,
     words_server,
 )
+from tests.agents.issuer import SECRETS, Issuer, issuing
 from tests.agents.suite import ALLOWED, ASKED, AgentSuite, proves, resuming
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
@@ -142,6 +143,37 @@ async def limited_account(harness: Harness) -> AsyncIterator[list[pb.RateLimit]]
     assert "/backend-api/wham/usage" in asked
 
 
+@asynccontextmanager
+async def issuer_of(harness: Harness) -> AsyncIterator[tuple[dict[str, str], Callable[[], None]]]:
+    """Serve an issuer; yield the environment that leads there, and what enters the code."""
+    async with issuing() as issuer:
+        yield leading_to(issuer, harness), issuer.enter
+
+
+def leading_to(issuer: Issuer, harness: Harness) -> dict[str, str]:
+    (harness.isolation.config / "config.toml").write_text(f'chatgpt_base_url = "{issuer.url}/backend-api"\n')
+    return {**harness.env, "CODEX_APP_SERVER_LOGIN_ISSUER": issuer.url}
+
+
+@asynccontextmanager
+async def log_in(harness: Harness, issuer: Issuer) -> AsyncIterator[AsyncGenerator[api.LoginEvent, None]]:
+    """Begin a login without one; yield its steps."""
+    env = leading_to(issuer, harness)
+    async with aclosing(harness.client.login(harness.adapter, env=env)) as steps:
+        yield steps
+
+
+def programs(harness: Harness) -> list[Path]:
+    """Return the processes that have this harness's home in their environment."""
+    mark = f"CODEX_HOME={harness.isolation.config}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append(process)
+    return found
+
+
 RECIPE = Recipe(
     make=adapter,
     family=CODEX,
@@ -154,6 +186,7 @@ RECIPE = Recipe(
     first_model=CODE_MODE_MODEL,
     other_model="gpt-6-astra",
     account=limited_account,
+    issuer=issuer_of,
     unset=adapter().spec.inherit,
     failures={
         "400": Failing(pb.FAILURE_KIND_INVALID_CONFIG, "codex_other"),
@@ -487,6 +520,35 @@ class TestCodex(AgentSuite):
         (harness.isolation.config / "config.toml").unlink()
         response = await harness.client.get_quota(harness.adapter, env=harness.env)
         assert response.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
+
+    async def test_a_login_with_a_device_code(self, harness: Harness) -> None:
+        async with issuing() as issuer, log_in(harness, issuer) as steps:
+            prompt = (await anext(steps)).prompt
+            assert (prompt.url, prompt.user_code) == (f"{issuer.url}/codex/device", "ABCD-1234")
+            assert not (harness.isolation.config / "auth.json").exists()
+            issuer.enter()
+            rest = [step async for step in steps]
+        assert rest == [api.LoginEvent(outcome=api.LoginOutcome())]
+        stored = harness.isolation.config / "auth.json"
+        assert SECRETS[0] in stored.read_text()
+        assert stored.stat().st_mode & 0o077 == 0
+
+    async def test_a_login_that_is_refused(self, harness: Harness) -> None:
+        async with issuing() as issuer, log_in(harness, issuer) as steps:
+            assert (await anext(steps)).HasField("prompt")
+            issuer.status = "400 Bad Request"
+            (ended,) = [step async for step in steps]
+        assert ended.outcome.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
+        assert "400 Bad Request" in ended.outcome.failure.message
+        assert not (harness.isolation.config / "auth.json").exists()
+
+    async def test_a_login_that_is_left_ends_its_program(self, harness: Harness) -> None:
+        async with issuing() as issuer, log_in(harness, issuer) as steps:
+            assert (await anext(steps)).HasField("prompt")
+            await steps.aclose()
+            while programs(harness):  # noqa: ASYNC110 - there is no event for that
+                await asyncio.sleep(0.05)
+        assert not (harness.isolation.config / "auth.json").exists()
 
     async def test_no_login(self, harness: Harness) -> None:
         (harness.isolation.config / "config.toml").unlink()

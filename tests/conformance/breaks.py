@@ -444,6 +444,7 @@ BREAKS: dict[str, Break] = {
     "detect.data": answer("Detect", lambda _, came: came.detections[0].ClearField("detected_at")),
     "models.answer": rejected(lambda call: call.method == "ListModels", Reason.RUN_NOT_FOUND),
     "quota.answer": answer("GetQuota", lambda _, came: setattr(came.windows[0], "used_percent", 4200)),
+    "login.steps": rejected(lambda call: call.method == "Login", Reason.RUN_NOT_FOUND),
     "skills.answer": rejected(lambda call: call.method == "ListSkills", Reason.RUN_NOT_FOUND),
     "skills.sync": rejected(lambda call: call.method == "SyncSkills", Reason.RUN_NOT_FOUND),
     "request.run-id": no_field("run_id", lambda call: call.request.run_id == "not an id"),
@@ -466,6 +467,7 @@ BREAKS: dict[str, Break] = {
     "unsupported.system-prompt": ignored("system_prompt"),
     "unsupported.instructions": ignored("instructions"),
     "unsupported.skills": ignored("skills"),
+    "unsupported.login": reason(Reason.NOT_IMPLEMENTED, Reason.NOT_SUPPORTED, method="Login"),
     "unsupported.quota": reason(Reason.NOT_IMPLEMENTED, Reason.NOT_SUPPORTED, method="GetQuota"),
     "unsupported.session": request(
         lambda execute: (

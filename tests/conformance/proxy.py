@@ -156,7 +156,7 @@ class Proxy(grpc.GenericRpcHandler):
                 await context.send_initial_metadata(metadata)
             events = self._events(call, upstream)
             # An artifact is a stream too, though none of events.
-            change = self.broken.events if call.method != "ReadArtifact" else None
+            change = self.broken.events if call.method not in {"ReadArtifact", "Login"} else None
             async for event in change(call, events) if change else events:
                 if is_late:
                     await context.send_initial_metadata(metadata)

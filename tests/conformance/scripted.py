@@ -3,7 +3,7 @@
 import asyncio
 import fcntl
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -81,6 +81,7 @@ class ScriptedAdapter(InProcessAdapter):
             pb.FEATURE_STEER,
             pb.FEATURE_UPDATE_MODEL,
             pb.FEATURE_QUOTA,
+            pb.FEATURE_LOGIN,
             permission_mode=pb.PERMISSION_MODE_STRICT,
         ),
     )
@@ -94,6 +95,11 @@ class ScriptedAdapter(InProcessAdapter):
     async def get_quota(self, request: api.GetQuotaRequest) -> api.GetQuotaResponse:
         del request
         return api.GetQuotaResponse(windows=[pb.RateLimit(window="five_hour", used_percent=42)])
+
+    async def log_in(self, request: api.LoginRequest) -> AsyncGenerator[api.LoginEvent, None]:
+        del request
+        yield api.LoginEvent(prompt=api.LoginPrompt(url="https://login.example", user_code="AB-12"))
+        yield api.LoginEvent(outcome=api.LoginOutcome())
 
     async def attempt(self, run: Run, job: Job, plan: Plan, env: Mapping[str, str], clocks: Clocks) -> AttemptEnd:
         end = await super().attempt(run, job, plan, env, clocks)

@@ -41,7 +41,7 @@ MODEST = {
     f"unsupported.{name}"
     for name in (
         *("session", "permissions", "model", "system-prompt", "instructions", "skills", "mcp-servers"),
-        *("changes", "attachments", "quota"),
+        *("changes", "attachments", "quota", "login"),
     )
 } | {"send.refused"}
 """Rules of what an adapter must refuse that does not declare what the others here need."""

@@ -27,6 +27,7 @@ SECRETIVE: dict[str, Message] = {
     "TestEnvironment": pb.TestEnvironmentRequest(env={"API_KEY": SECRET}),
     "ListModels": pb.ListModelsRequest(env={"API_KEY": SECRET}),
     "GetQuota": pb.GetQuotaRequest(env={"API_KEY": SECRET}),
+    "Login": pb.LoginRequest(env={"API_KEY": SECRET}),
     "ListSkills": pb.ListSkillsRequest(env={"API_KEY": SECRET}),
     "SyncSkills": pb.SyncSkillsRequest(env={"API_KEY": SECRET}),
 }

@@ -55,7 +55,7 @@ OPENED = {
 """Scopes that a call for a run needs one of."""
 OF_OTHERS = {"Attach": "read", "GetChanges": "read", "ReadArtifact": "read", "GetRun": "read", "Respond": "respond"}
 """The scope for runs of others."""
-FOR_ADMINS = {"SyncSkills", "RestartAdapter", "ListSessions", "GetSession", "DeleteSession"}
+FOR_ADMINS = {"SyncSkills", "Login", "RestartAdapter", "ListSessions", "GetSession", "DeleteSession"}
 FOR_ADMINS |= {"CreateAgent", "UpdateAgent", "DeleteAgent", "SetActiveAgent"}
 OWNERS = {"a-live": "token run", "b-live": "token respond.run", "u-live": "uid", "a-done": "token run"}
 """By run, who started it."""

@@ -4132,6 +4132,277 @@ func (x *GetQuotaResponse) GetFailure() *Failure {
 	return nil
 }
 
+// LoginRequest asks to log an agent in.
+type LoginRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The adapter's type or an alias. Empty at a sidecar: the adapter it serves.
+	Adapter string `protobuf:"bytes,1,opt,name=adapter,proto3" json:"adapter,omitempty"`
+	// How, as the note of FEATURE_LOGIN names the ways, e.g. "device_code". Empty: the adapter's first one.
+	Method string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
+	// The `config` of the agent. Absent: defaults.
+	Config *structpb.Struct `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
+	// The `env` of the agent, which decides where it keeps its login. At most 1,024, of 128 KiB each and 512 KiB in
+	// total; names of 256 bytes.
+	Env           map[string]string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginRequest) Reset() {
+	*x = LoginRequest{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginRequest) ProtoMessage() {}
+
+func (x *LoginRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginRequest.ProtoReflect.Descriptor instead.
+func (*LoginRequest) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *LoginRequest) GetAdapter() string {
+	if x != nil {
+		return x.Adapter
+	}
+	return ""
+}
+
+func (x *LoginRequest) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *LoginRequest) GetConfig() *structpb.Struct {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *LoginRequest) GetEnv() map[string]string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+// LoginEvent is a step of a login.
+type LoginEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happens.
+	//
+	// Types that are valid to be assigned to Event:
+	//
+	//	*LoginEvent_Prompt
+	//	*LoginEvent_Outcome
+	Event         isLoginEvent_Event `protobuf_oneof:"event"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginEvent) Reset() {
+	*x = LoginEvent{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginEvent) ProtoMessage() {}
+
+func (x *LoginEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginEvent.ProtoReflect.Descriptor instead.
+func (*LoginEvent) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *LoginEvent) GetEvent() isLoginEvent_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *LoginEvent) GetPrompt() *LoginPrompt {
+	if x != nil {
+		if x, ok := x.Event.(*LoginEvent_Prompt); ok {
+			return x.Prompt
+		}
+	}
+	return nil
+}
+
+func (x *LoginEvent) GetOutcome() *LoginOutcome {
+	if x != nil {
+		if x, ok := x.Event.(*LoginEvent_Outcome); ok {
+			return x.Outcome
+		}
+	}
+	return nil
+}
+
+type isLoginEvent_Event interface {
+	isLoginEvent_Event()
+}
+
+type LoginEvent_Prompt struct {
+	// What a person has to do. A later one replaces it.
+	Prompt *LoginPrompt `protobuf:"bytes,1,opt,name=prompt,proto3,oneof"`
+}
+
+type LoginEvent_Outcome struct {
+	// How the login ended.
+	Outcome *LoginOutcome `protobuf:"bytes,2,opt,name=outcome,proto3,oneof"`
+}
+
+func (*LoginEvent_Prompt) isLoginEvent_Event() {}
+
+func (*LoginEvent_Outcome) isLoginEvent_Event() {}
+
+// LoginPrompt asks a person to open a page and to log in there.
+type LoginPrompt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The page.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// The code to enter there. Empty: none. Who enters it gives this agent the account that is logged in there.
+	UserCode string `protobuf:"bytes,2,opt,name=user_code,json=userCode,proto3" json:"user_code,omitempty"`
+	// Until when. Absent: the agent does not report it.
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginPrompt) Reset() {
+	*x = LoginPrompt{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginPrompt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginPrompt) ProtoMessage() {}
+
+func (x *LoginPrompt) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginPrompt.ProtoReflect.Descriptor instead.
+func (*LoginPrompt) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *LoginPrompt) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *LoginPrompt) GetUserCode() string {
+	if x != nil {
+		return x.UserCode
+	}
+	return ""
+}
+
+func (x *LoginPrompt) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+// LoginOutcome is how a login ended.
+type LoginOutcome struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why it failed, as the agent reports it. Absent: the agent is logged in.
+	Failure       *Failure `protobuf:"bytes,1,opt,name=failure,proto3" json:"failure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginOutcome) Reset() {
+	*x = LoginOutcome{}
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginOutcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginOutcome) ProtoMessage() {}
+
+func (x *LoginOutcome) ProtoReflect() protoreflect.Message {
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginOutcome.ProtoReflect.Descriptor instead.
+func (*LoginOutcome) Descriptor() ([]byte, []int) {
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *LoginOutcome) GetFailure() *Failure {
+	if x != nil {
+		return x.Failure
+	}
+	return nil
+}
+
 // ListSkillsRequest asks for skills.
 type ListSkillsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4148,7 +4419,7 @@ type ListSkillsRequest struct {
 
 func (x *ListSkillsRequest) Reset() {
 	*x = ListSkillsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4160,7 +4431,7 @@ func (x *ListSkillsRequest) String() string {
 func (*ListSkillsRequest) ProtoMessage() {}
 
 func (x *ListSkillsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[42]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4173,7 +4444,7 @@ func (x *ListSkillsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSkillsRequest.ProtoReflect.Descriptor instead.
 func (*ListSkillsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{42}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListSkillsRequest) GetAdapter() string {
@@ -4214,7 +4485,7 @@ type SkillEntry struct {
 
 func (x *SkillEntry) Reset() {
 	*x = SkillEntry{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4226,7 +4497,7 @@ func (x *SkillEntry) String() string {
 func (*SkillEntry) ProtoMessage() {}
 
 func (x *SkillEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4239,7 +4510,7 @@ func (x *SkillEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkillEntry.ProtoReflect.Descriptor instead.
 func (*SkillEntry) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{43}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SkillEntry) GetName() string {
@@ -4283,7 +4554,7 @@ type ListSkillsResponse struct {
 
 func (x *ListSkillsResponse) Reset() {
 	*x = ListSkillsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4295,7 +4566,7 @@ func (x *ListSkillsResponse) String() string {
 func (*ListSkillsResponse) ProtoMessage() {}
 
 func (x *ListSkillsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[44]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4308,7 +4579,7 @@ func (x *ListSkillsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSkillsResponse.ProtoReflect.Descriptor instead.
 func (*ListSkillsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{44}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListSkillsResponse) GetNative() bool {
@@ -4342,7 +4613,7 @@ type SyncSkillsRequest struct {
 
 func (x *SyncSkillsRequest) Reset() {
 	*x = SyncSkillsRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4354,7 +4625,7 @@ func (x *SyncSkillsRequest) String() string {
 func (*SyncSkillsRequest) ProtoMessage() {}
 
 func (x *SyncSkillsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[45]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4367,7 +4638,7 @@ func (x *SyncSkillsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncSkillsRequest.ProtoReflect.Descriptor instead.
 func (*SyncSkillsRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{45}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SyncSkillsRequest) GetAdapter() string {
@@ -4404,7 +4675,7 @@ type SyncSkillsResponse struct {
 
 func (x *SyncSkillsResponse) Reset() {
 	*x = SyncSkillsResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4416,7 +4687,7 @@ func (x *SyncSkillsResponse) String() string {
 func (*SyncSkillsResponse) ProtoMessage() {}
 
 func (x *SyncSkillsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[46]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4429,7 +4700,7 @@ func (x *SyncSkillsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SyncSkillsResponse.ProtoReflect.Descriptor instead.
 func (*SyncSkillsResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{46}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SyncSkillsResponse) GetSkills() []*SkillEntry {
@@ -4461,7 +4732,7 @@ type GetChangesRequest struct {
 
 func (x *GetChangesRequest) Reset() {
 	*x = GetChangesRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4473,7 +4744,7 @@ func (x *GetChangesRequest) String() string {
 func (*GetChangesRequest) ProtoMessage() {}
 
 func (x *GetChangesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[47]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4486,7 +4757,7 @@ func (x *GetChangesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChangesRequest.ProtoReflect.Descriptor instead.
 func (*GetChangesRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{47}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetChangesRequest) GetRunId() string {
@@ -4531,7 +4802,7 @@ type GetChangesResponse struct {
 
 func (x *GetChangesResponse) Reset() {
 	*x = GetChangesResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[48]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4543,7 +4814,7 @@ func (x *GetChangesResponse) String() string {
 func (*GetChangesResponse) ProtoMessage() {}
 
 func (x *GetChangesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[48]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4556,7 +4827,7 @@ func (x *GetChangesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetChangesResponse.ProtoReflect.Descriptor instead.
 func (*GetChangesResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{48}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GetChangesResponse) GetRoot() string {
@@ -4626,7 +4897,7 @@ type ChangedFile struct {
 
 func (x *ChangedFile) Reset() {
 	*x = ChangedFile{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[49]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4638,7 +4909,7 @@ func (x *ChangedFile) String() string {
 func (*ChangedFile) ProtoMessage() {}
 
 func (x *ChangedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[49]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4651,7 +4922,7 @@ func (x *ChangedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangedFile.ProtoReflect.Descriptor instead.
 func (*ChangedFile) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{49}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ChangedFile) GetPath() string {
@@ -4750,7 +5021,7 @@ type ReadArtifactRequest struct {
 
 func (x *ReadArtifactRequest) Reset() {
 	*x = ReadArtifactRequest{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[50]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4762,7 +5033,7 @@ func (x *ReadArtifactRequest) String() string {
 func (*ReadArtifactRequest) ProtoMessage() {}
 
 func (x *ReadArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[50]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4775,7 +5046,7 @@ func (x *ReadArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArtifactRequest.ProtoReflect.Descriptor instead.
 func (*ReadArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{50}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ReadArtifactRequest) GetRunId() string {
@@ -4828,7 +5099,7 @@ type ReadArtifactResponse struct {
 
 func (x *ReadArtifactResponse) Reset() {
 	*x = ReadArtifactResponse{}
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[51]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4840,7 +5111,7 @@ func (x *ReadArtifactResponse) String() string {
 func (*ReadArtifactResponse) ProtoMessage() {}
 
 func (x *ReadArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dragoman_v1_adapter_proto_msgTypes[51]
+	mi := &file_dragoman_v1_adapter_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4853,7 +5124,7 @@ func (x *ReadArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArtifactResponse.ProtoReflect.Descriptor instead.
 func (*ReadArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{51}
+	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ReadArtifactResponse) GetData() []byte {
@@ -5192,7 +5463,27 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x10GetQuotaResponse\x120\n" +
 	"\awindows\x18\x01 \x03(\v2\x16.dragoman.v1.RateLimitR\awindows\x123\n" +
 	"\aread_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt\x12.\n" +
-	"\afailure\x18\x03 \x01(\v2\x14.dragoman.v1.FailureR\afailure\"\xd6\x01\n" +
+	"\afailure\x18\x03 \x01(\v2\x14.dragoman.v1.FailureR\afailure\"\xdf\x01\n" +
+	"\fLoginRequest\x12\x18\n" +
+	"\aadapter\x18\x01 \x01(\tR\aadapter\x12\x16\n" +
+	"\x06method\x18\x02 \x01(\tR\x06method\x12/\n" +
+	"\x06config\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x06config\x124\n" +
+	"\x03env\x18\x04 \x03(\v2\".dragoman.v1.LoginRequest.EnvEntryR\x03env\x1a6\n" +
+	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x80\x01\n" +
+	"\n" +
+	"LoginEvent\x122\n" +
+	"\x06prompt\x18\x01 \x01(\v2\x18.dragoman.v1.LoginPromptH\x00R\x06prompt\x125\n" +
+	"\aoutcome\x18\x02 \x01(\v2\x19.dragoman.v1.LoginOutcomeH\x00R\aoutcomeB\a\n" +
+	"\x05event\"w\n" +
+	"\vLoginPrompt\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12\x1b\n" +
+	"\tuser_code\x18\x02 \x01(\tR\buserCode\x129\n" +
+	"\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\">\n" +
+	"\fLoginOutcome\x12.\n" +
+	"\afailure\x18\x01 \x01(\v2\x14.dragoman.v1.FailureR\afailure\"\xd6\x01\n" +
 	"\x11ListSkillsRequest\x12\x18\n" +
 	"\aadapter\x18\x01 \x01(\tR\aadapter\x124\n" +
 	"\tworkspace\x18\x02 \x01(\v2\x16.dragoman.v1.WorkspaceR\tworkspace\x129\n" +
@@ -5299,7 +5590,7 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x15SKILL_STATE_INSTALLED\x10\x01\x12\x15\n" +
 	"\x11SKILL_STATE_STALE\x10\x02\x12\x18\n" +
 	"\x14SKILL_STATE_EXTERNAL\x10\x03\x12\x17\n" +
-	"\x13SKILL_STATE_MISSING\x10\x042\xec\b\n" +
+	"\x13SKILL_STATE_MISSING\x10\x042\xab\t\n" +
 	"\x0eAdapterService\x12G\n" +
 	"\bDescribe\x12\x1c.dragoman.v1.DescribeRequest\x1a\x1d.dragoman.v1.DescribeResponse\x12A\n" +
 	"\x06Detect\x12\x1a.dragoman.v1.DetectRequest\x1a\x1b.dragoman.v1.DetectResponse\x12\\\n" +
@@ -5319,7 +5610,8 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\fReadArtifact\x12 .dragoman.v1.ReadArtifactRequest\x1a!.dragoman.v1.ReadArtifactResponse0\x01\x12;\n" +
 	"\x04Send\x12\x18.dragoman.v1.SendRequest\x1a\x19.dragoman.v1.SendResponse\x12J\n" +
 	"\tUpdateRun\x12\x1d.dragoman.v1.UpdateRunRequest\x1a\x1e.dragoman.v1.UpdateRunResponse\x12G\n" +
-	"\bGetQuota\x12\x1c.dragoman.v1.GetQuotaRequest\x1a\x1d.dragoman.v1.GetQuotaResponseB+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
+	"\bGetQuota\x12\x1c.dragoman.v1.GetQuotaRequest\x1a\x1d.dragoman.v1.GetQuotaResponse\x12=\n" +
+	"\x05Login\x12\x19.dragoman.v1.LoginRequest\x1a\x17.dragoman.v1.LoginEvent0\x01B+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
 
 var (
 	file_dragoman_v1_adapter_proto_rawDescOnce sync.Once
@@ -5334,7 +5626,7 @@ func file_dragoman_v1_adapter_proto_rawDescGZIP() []byte {
 }
 
 var file_dragoman_v1_adapter_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
+var file_dragoman_v1_adapter_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
 var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(Duty)(0),                       // 0: dragoman.v1.Duty
 	(AuthState)(0),                  // 1: dragoman.v1.AuthState
@@ -5385,168 +5677,181 @@ var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(*ListModelsResponse)(nil),      // 46: dragoman.v1.ListModelsResponse
 	(*GetQuotaRequest)(nil),         // 47: dragoman.v1.GetQuotaRequest
 	(*GetQuotaResponse)(nil),        // 48: dragoman.v1.GetQuotaResponse
-	(*ListSkillsRequest)(nil),       // 49: dragoman.v1.ListSkillsRequest
-	(*SkillEntry)(nil),              // 50: dragoman.v1.SkillEntry
-	(*ListSkillsResponse)(nil),      // 51: dragoman.v1.ListSkillsResponse
-	(*SyncSkillsRequest)(nil),       // 52: dragoman.v1.SyncSkillsRequest
-	(*SyncSkillsResponse)(nil),      // 53: dragoman.v1.SyncSkillsResponse
-	(*GetChangesRequest)(nil),       // 54: dragoman.v1.GetChangesRequest
-	(*GetChangesResponse)(nil),      // 55: dragoman.v1.GetChangesResponse
-	(*ChangedFile)(nil),             // 56: dragoman.v1.ChangedFile
-	(*ReadArtifactRequest)(nil),     // 57: dragoman.v1.ReadArtifactRequest
-	(*ReadArtifactResponse)(nil),    // 58: dragoman.v1.ReadArtifactResponse
-	nil,                             // 59: dragoman.v1.DetectRequest.EnvEntry
-	nil,                             // 60: dragoman.v1.TestEnvironmentRequest.EnvEntry
-	nil,                             // 61: dragoman.v1.ExecuteRequest.EnvEntry
-	nil,                             // 62: dragoman.v1.ExecuteRequest.LabelsEntry
-	nil,                             // 63: dragoman.v1.SkillFiles.ContentEntry
-	nil,                             // 64: dragoman.v1.McpStdio.EnvEntry
-	nil,                             // 65: dragoman.v1.McpHttp.HeadersEntry
-	nil,                             // 66: dragoman.v1.Fallback.ConfigsEntry
-	nil,                             // 67: dragoman.v1.ListModelsRequest.EnvEntry
-	nil,                             // 68: dragoman.v1.GetQuotaRequest.EnvEntry
-	nil,                             // 69: dragoman.v1.ListSkillsRequest.EnvEntry
-	nil,                             // 70: dragoman.v1.SyncSkillsRequest.EnvEntry
-	(*Capabilities)(nil),            // 71: dragoman.v1.Capabilities
-	(*structpb.Struct)(nil),         // 72: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),   // 73: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 74: google.protobuf.Duration
-	(Severity)(0),                   // 75: dragoman.v1.Severity
-	(*Limits)(nil),                  // 76: dragoman.v1.Limits
-	(*Permissions)(nil),             // 77: dragoman.v1.Permissions
-	(Feature)(0),                    // 78: dragoman.v1.Feature
-	(*SessionHandle)(nil),           // 79: dragoman.v1.SessionHandle
-	(FailureKind)(0),                // 80: dragoman.v1.FailureKind
-	(Outcome)(0),                    // 81: dragoman.v1.Outcome
-	(*InputAnswer)(nil),             // 82: dragoman.v1.InputAnswer
-	(InputMode)(0),                  // 83: dragoman.v1.InputMode
-	(*RateLimit)(nil),               // 84: dragoman.v1.RateLimit
-	(*Failure)(nil),                 // 85: dragoman.v1.Failure
-	(FileOperation)(0),              // 86: dragoman.v1.FileOperation
-	(*AgentEvent)(nil),              // 87: dragoman.v1.AgentEvent
+	(*LoginRequest)(nil),            // 49: dragoman.v1.LoginRequest
+	(*LoginEvent)(nil),              // 50: dragoman.v1.LoginEvent
+	(*LoginPrompt)(nil),             // 51: dragoman.v1.LoginPrompt
+	(*LoginOutcome)(nil),            // 52: dragoman.v1.LoginOutcome
+	(*ListSkillsRequest)(nil),       // 53: dragoman.v1.ListSkillsRequest
+	(*SkillEntry)(nil),              // 54: dragoman.v1.SkillEntry
+	(*ListSkillsResponse)(nil),      // 55: dragoman.v1.ListSkillsResponse
+	(*SyncSkillsRequest)(nil),       // 56: dragoman.v1.SyncSkillsRequest
+	(*SyncSkillsResponse)(nil),      // 57: dragoman.v1.SyncSkillsResponse
+	(*GetChangesRequest)(nil),       // 58: dragoman.v1.GetChangesRequest
+	(*GetChangesResponse)(nil),      // 59: dragoman.v1.GetChangesResponse
+	(*ChangedFile)(nil),             // 60: dragoman.v1.ChangedFile
+	(*ReadArtifactRequest)(nil),     // 61: dragoman.v1.ReadArtifactRequest
+	(*ReadArtifactResponse)(nil),    // 62: dragoman.v1.ReadArtifactResponse
+	nil,                             // 63: dragoman.v1.DetectRequest.EnvEntry
+	nil,                             // 64: dragoman.v1.TestEnvironmentRequest.EnvEntry
+	nil,                             // 65: dragoman.v1.ExecuteRequest.EnvEntry
+	nil,                             // 66: dragoman.v1.ExecuteRequest.LabelsEntry
+	nil,                             // 67: dragoman.v1.SkillFiles.ContentEntry
+	nil,                             // 68: dragoman.v1.McpStdio.EnvEntry
+	nil,                             // 69: dragoman.v1.McpHttp.HeadersEntry
+	nil,                             // 70: dragoman.v1.Fallback.ConfigsEntry
+	nil,                             // 71: dragoman.v1.ListModelsRequest.EnvEntry
+	nil,                             // 72: dragoman.v1.GetQuotaRequest.EnvEntry
+	nil,                             // 73: dragoman.v1.LoginRequest.EnvEntry
+	nil,                             // 74: dragoman.v1.ListSkillsRequest.EnvEntry
+	nil,                             // 75: dragoman.v1.SyncSkillsRequest.EnvEntry
+	(*Capabilities)(nil),            // 76: dragoman.v1.Capabilities
+	(*structpb.Struct)(nil),         // 77: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),   // 78: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 79: google.protobuf.Duration
+	(Severity)(0),                   // 80: dragoman.v1.Severity
+	(*Limits)(nil),                  // 81: dragoman.v1.Limits
+	(*Permissions)(nil),             // 82: dragoman.v1.Permissions
+	(Feature)(0),                    // 83: dragoman.v1.Feature
+	(*SessionHandle)(nil),           // 84: dragoman.v1.SessionHandle
+	(FailureKind)(0),                // 85: dragoman.v1.FailureKind
+	(Outcome)(0),                    // 86: dragoman.v1.Outcome
+	(*InputAnswer)(nil),             // 87: dragoman.v1.InputAnswer
+	(InputMode)(0),                  // 88: dragoman.v1.InputMode
+	(*RateLimit)(nil),               // 89: dragoman.v1.RateLimit
+	(*Failure)(nil),                 // 90: dragoman.v1.Failure
+	(FileOperation)(0),              // 91: dragoman.v1.FileOperation
+	(*AgentEvent)(nil),              // 92: dragoman.v1.AgentEvent
 }
 var file_dragoman_v1_adapter_proto_depIdxs = []int32{
-	71,  // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
+	76,  // 0: dragoman.v1.DescribeResponse.capabilities:type_name -> dragoman.v1.Capabilities
 	9,   // 1: dragoman.v1.DescribeResponse.models:type_name -> dragoman.v1.Model
 	0,   // 2: dragoman.v1.DescribeResponse.duties:type_name -> dragoman.v1.Duty
-	59,  // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
-	72,  // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
+	63,  // 3: dragoman.v1.DetectRequest.env:type_name -> dragoman.v1.DetectRequest.EnvEntry
+	77,  // 4: dragoman.v1.DetectRequest.config:type_name -> google.protobuf.Struct
 	12,  // 5: dragoman.v1.DetectResponse.detections:type_name -> dragoman.v1.Detection
 	1,   // 6: dragoman.v1.Detection.auth:type_name -> dragoman.v1.AuthState
 	2,   // 7: dragoman.v1.Detection.confidence:type_name -> dragoman.v1.DetectionConfidence
 	13,  // 8: dragoman.v1.Detection.problems:type_name -> dragoman.v1.DetectionProblem
-	71,  // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
-	73,  // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
+	76,  // 9: dragoman.v1.Detection.capabilities:type_name -> dragoman.v1.Capabilities
+	78,  // 10: dragoman.v1.Detection.detected_at:type_name -> google.protobuf.Timestamp
 	3,   // 11: dragoman.v1.TestEnvironmentRequest.mode:type_name -> dragoman.v1.TestMode
-	72,  // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
-	60,  // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
+	77,  // 12: dragoman.v1.TestEnvironmentRequest.config:type_name -> google.protobuf.Struct
+	64,  // 13: dragoman.v1.TestEnvironmentRequest.env:type_name -> dragoman.v1.TestEnvironmentRequest.EnvEntry
 	24,  // 14: dragoman.v1.TestEnvironmentRequest.workspace:type_name -> dragoman.v1.Workspace
-	74,  // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
+	79,  // 15: dragoman.v1.TestEnvironmentRequest.timeout:type_name -> google.protobuf.Duration
 	4,   // 16: dragoman.v1.TestEnvironmentResponse.status:type_name -> dragoman.v1.TestStatus
 	16,  // 17: dragoman.v1.TestEnvironmentResponse.checks:type_name -> dragoman.v1.EnvironmentCheck
-	73,  // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
+	78,  // 18: dragoman.v1.TestEnvironmentResponse.tested_at:type_name -> google.protobuf.Timestamp
 	3,   // 19: dragoman.v1.TestEnvironmentResponse.mode:type_name -> dragoman.v1.TestMode
-	75,  // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
-	74,  // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
+	80,  // 20: dragoman.v1.EnvironmentCheck.level:type_name -> dragoman.v1.Severity
+	79,  // 21: dragoman.v1.EnvironmentCheck.duration:type_name -> google.protobuf.Duration
 	19,  // 22: dragoman.v1.ExecuteRequest.agent:type_name -> dragoman.v1.Agent
-	72,  // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
-	72,  // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
+	77,  // 23: dragoman.v1.ExecuteRequest.company:type_name -> google.protobuf.Struct
+	77,  // 24: dragoman.v1.ExecuteRequest.run:type_name -> google.protobuf.Struct
 	20,  // 25: dragoman.v1.ExecuteRequest.instructions:type_name -> dragoman.v1.Instructions
-	72,  // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
+	77,  // 26: dragoman.v1.ExecuteRequest.config:type_name -> google.protobuf.Struct
 	21,  // 27: dragoman.v1.ExecuteRequest.context:type_name -> dragoman.v1.Context
 	22,  // 28: dragoman.v1.ExecuteRequest.session:type_name -> dragoman.v1.SessionSelector
 	24,  // 29: dragoman.v1.ExecuteRequest.workspace:type_name -> dragoman.v1.Workspace
-	61,  // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
+	65,  // 30: dragoman.v1.ExecuteRequest.env:type_name -> dragoman.v1.ExecuteRequest.EnvEntry
 	25,  // 31: dragoman.v1.ExecuteRequest.brand:type_name -> dragoman.v1.Brand
 	26,  // 32: dragoman.v1.ExecuteRequest.skills:type_name -> dragoman.v1.Skill
 	28,  // 33: dragoman.v1.ExecuteRequest.mcp_servers:type_name -> dragoman.v1.McpServer
-	76,  // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
-	77,  // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
-	74,  // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
+	81,  // 34: dragoman.v1.ExecuteRequest.limits:type_name -> dragoman.v1.Limits
+	82,  // 35: dragoman.v1.ExecuteRequest.permissions:type_name -> dragoman.v1.Permissions
+	79,  // 36: dragoman.v1.ExecuteRequest.orphan_after:type_name -> google.protobuf.Duration
 	31,  // 37: dragoman.v1.ExecuteRequest.fallback:type_name -> dragoman.v1.Fallback
-	78,  // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
-	62,  // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
+	83,  // 38: dragoman.v1.ExecuteRequest.required_capabilities:type_name -> dragoman.v1.Feature
+	66,  // 39: dragoman.v1.ExecuteRequest.labels:type_name -> dragoman.v1.ExecuteRequest.LabelsEntry
 	34,  // 40: dragoman.v1.ExecuteRequest.batching:type_name -> dragoman.v1.Batching
 	35,  // 41: dragoman.v1.ExecuteRequest.relay:type_name -> dragoman.v1.Relay
 	32,  // 42: dragoman.v1.ExecuteRequest.admission:type_name -> dragoman.v1.Admission
 	18,  // 43: dragoman.v1.ExecuteRequest.attachments:type_name -> dragoman.v1.Attachment
-	72,  // 44: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
-	72,  // 45: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
-	79,  // 46: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
+	77,  // 44: dragoman.v1.Agent.adapter_config:type_name -> google.protobuf.Struct
+	77,  // 45: dragoman.v1.Context.extra:type_name -> google.protobuf.Struct
+	84,  // 46: dragoman.v1.SessionSelector.handle:type_name -> dragoman.v1.SessionHandle
 	23,  // 47: dragoman.v1.SessionSelector.key:type_name -> dragoman.v1.SessionKey
 	27,  // 48: dragoman.v1.Skill.files:type_name -> dragoman.v1.SkillFiles
-	63,  // 49: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
+	67,  // 49: dragoman.v1.SkillFiles.content:type_name -> dragoman.v1.SkillFiles.ContentEntry
 	29,  // 50: dragoman.v1.McpServer.stdio:type_name -> dragoman.v1.McpStdio
 	30,  // 51: dragoman.v1.McpServer.http:type_name -> dragoman.v1.McpHttp
-	64,  // 52: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
-	65,  // 53: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
-	80,  // 54: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
-	66,  // 55: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
-	74,  // 56: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
+	68,  // 52: dragoman.v1.McpStdio.env:type_name -> dragoman.v1.McpStdio.EnvEntry
+	69,  // 53: dragoman.v1.McpHttp.headers:type_name -> dragoman.v1.McpHttp.HeadersEntry
+	85,  // 54: dragoman.v1.Fallback.on:type_name -> dragoman.v1.FailureKind
+	70,  // 55: dragoman.v1.Fallback.configs:type_name -> dragoman.v1.Fallback.ConfigsEntry
+	79,  // 56: dragoman.v1.Admission.longest_wait:type_name -> google.protobuf.Duration
 	33,  // 57: dragoman.v1.Admission.run_token:type_name -> dragoman.v1.RunToken
-	74,  // 58: dragoman.v1.RunToken.lifetime:type_name -> google.protobuf.Duration
-	74,  // 59: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
+	79,  // 58: dragoman.v1.RunToken.lifetime:type_name -> google.protobuf.Duration
+	79,  // 59: dragoman.v1.Batching.max_delay:type_name -> google.protobuf.Duration
 	34,  // 60: dragoman.v1.AttachRequest.batching:type_name -> dragoman.v1.Batching
-	74,  // 61: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
-	81,  // 62: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
-	82,  // 63: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
-	83,  // 64: dragoman.v1.SendRequest.mode:type_name -> dragoman.v1.InputMode
+	79,  // 61: dragoman.v1.CancelRequest.grace:type_name -> google.protobuf.Duration
+	86,  // 62: dragoman.v1.CancelResponse.outcome:type_name -> dragoman.v1.Outcome
+	87,  // 63: dragoman.v1.RespondRequest.answer:type_name -> dragoman.v1.InputAnswer
+	88,  // 64: dragoman.v1.SendRequest.mode:type_name -> dragoman.v1.InputMode
 	18,  // 65: dragoman.v1.SendRequest.attachments:type_name -> dragoman.v1.Attachment
-	72,  // 66: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
-	67,  // 67: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
+	77,  // 66: dragoman.v1.ListModelsRequest.config:type_name -> google.protobuf.Struct
+	71,  // 67: dragoman.v1.ListModelsRequest.env:type_name -> dragoman.v1.ListModelsRequest.EnvEntry
 	9,   // 68: dragoman.v1.ListModelsResponse.models:type_name -> dragoman.v1.Model
 	5,   // 69: dragoman.v1.ListModelsResponse.source:type_name -> dragoman.v1.ModelSource
-	73,  // 70: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
-	72,  // 71: dragoman.v1.GetQuotaRequest.config:type_name -> google.protobuf.Struct
-	68,  // 72: dragoman.v1.GetQuotaRequest.env:type_name -> dragoman.v1.GetQuotaRequest.EnvEntry
-	84,  // 73: dragoman.v1.GetQuotaResponse.windows:type_name -> dragoman.v1.RateLimit
-	73,  // 74: dragoman.v1.GetQuotaResponse.read_at:type_name -> google.protobuf.Timestamp
-	85,  // 75: dragoman.v1.GetQuotaResponse.failure:type_name -> dragoman.v1.Failure
-	24,  // 76: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
-	69,  // 77: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
-	6,   // 78: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
-	50,  // 79: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	26,  // 80: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
-	70,  // 81: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
-	50,  // 82: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
-	56,  // 83: dragoman.v1.GetChangesResponse.files:type_name -> dragoman.v1.ChangedFile
-	86,  // 84: dragoman.v1.ChangedFile.operation:type_name -> dragoman.v1.FileOperation
-	72,  // 85: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
-	7,   // 86: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
-	10,  // 87: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
-	14,  // 88: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
-	17,  // 89: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
-	36,  // 90: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
-	37,  // 91: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
-	39,  // 92: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
-	45,  // 93: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
-	49,  // 94: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
-	52,  // 95: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
-	54,  // 96: dragoman.v1.AdapterService.GetChanges:input_type -> dragoman.v1.GetChangesRequest
-	57,  // 97: dragoman.v1.AdapterService.ReadArtifact:input_type -> dragoman.v1.ReadArtifactRequest
-	41,  // 98: dragoman.v1.AdapterService.Send:input_type -> dragoman.v1.SendRequest
-	43,  // 99: dragoman.v1.AdapterService.UpdateRun:input_type -> dragoman.v1.UpdateRunRequest
-	47,  // 100: dragoman.v1.AdapterService.GetQuota:input_type -> dragoman.v1.GetQuotaRequest
-	8,   // 101: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
-	11,  // 102: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
-	15,  // 103: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
-	87,  // 104: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
-	87,  // 105: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
-	38,  // 106: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
-	40,  // 107: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
-	46,  // 108: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
-	51,  // 109: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
-	53,  // 110: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
-	55,  // 111: dragoman.v1.AdapterService.GetChanges:output_type -> dragoman.v1.GetChangesResponse
-	58,  // 112: dragoman.v1.AdapterService.ReadArtifact:output_type -> dragoman.v1.ReadArtifactResponse
-	42,  // 113: dragoman.v1.AdapterService.Send:output_type -> dragoman.v1.SendResponse
-	44,  // 114: dragoman.v1.AdapterService.UpdateRun:output_type -> dragoman.v1.UpdateRunResponse
-	48,  // 115: dragoman.v1.AdapterService.GetQuota:output_type -> dragoman.v1.GetQuotaResponse
-	101, // [101:116] is the sub-list for method output_type
-	86,  // [86:101] is the sub-list for method input_type
-	86,  // [86:86] is the sub-list for extension type_name
-	86,  // [86:86] is the sub-list for extension extendee
-	0,   // [0:86] is the sub-list for field type_name
+	78,  // 70: dragoman.v1.ListModelsResponse.listed_at:type_name -> google.protobuf.Timestamp
+	77,  // 71: dragoman.v1.GetQuotaRequest.config:type_name -> google.protobuf.Struct
+	72,  // 72: dragoman.v1.GetQuotaRequest.env:type_name -> dragoman.v1.GetQuotaRequest.EnvEntry
+	89,  // 73: dragoman.v1.GetQuotaResponse.windows:type_name -> dragoman.v1.RateLimit
+	78,  // 74: dragoman.v1.GetQuotaResponse.read_at:type_name -> google.protobuf.Timestamp
+	90,  // 75: dragoman.v1.GetQuotaResponse.failure:type_name -> dragoman.v1.Failure
+	77,  // 76: dragoman.v1.LoginRequest.config:type_name -> google.protobuf.Struct
+	73,  // 77: dragoman.v1.LoginRequest.env:type_name -> dragoman.v1.LoginRequest.EnvEntry
+	51,  // 78: dragoman.v1.LoginEvent.prompt:type_name -> dragoman.v1.LoginPrompt
+	52,  // 79: dragoman.v1.LoginEvent.outcome:type_name -> dragoman.v1.LoginOutcome
+	78,  // 80: dragoman.v1.LoginPrompt.expires_at:type_name -> google.protobuf.Timestamp
+	90,  // 81: dragoman.v1.LoginOutcome.failure:type_name -> dragoman.v1.Failure
+	24,  // 82: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
+	74,  // 83: dragoman.v1.ListSkillsRequest.env:type_name -> dragoman.v1.ListSkillsRequest.EnvEntry
+	6,   // 84: dragoman.v1.SkillEntry.state:type_name -> dragoman.v1.SkillState
+	54,  // 85: dragoman.v1.ListSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	26,  // 86: dragoman.v1.SyncSkillsRequest.skills:type_name -> dragoman.v1.Skill
+	75,  // 87: dragoman.v1.SyncSkillsRequest.env:type_name -> dragoman.v1.SyncSkillsRequest.EnvEntry
+	54,  // 88: dragoman.v1.SyncSkillsResponse.skills:type_name -> dragoman.v1.SkillEntry
+	60,  // 89: dragoman.v1.GetChangesResponse.files:type_name -> dragoman.v1.ChangedFile
+	91,  // 90: dragoman.v1.ChangedFile.operation:type_name -> dragoman.v1.FileOperation
+	77,  // 91: dragoman.v1.Fallback.ConfigsEntry.value:type_name -> google.protobuf.Struct
+	7,   // 92: dragoman.v1.AdapterService.Describe:input_type -> dragoman.v1.DescribeRequest
+	10,  // 93: dragoman.v1.AdapterService.Detect:input_type -> dragoman.v1.DetectRequest
+	14,  // 94: dragoman.v1.AdapterService.TestEnvironment:input_type -> dragoman.v1.TestEnvironmentRequest
+	17,  // 95: dragoman.v1.AdapterService.Execute:input_type -> dragoman.v1.ExecuteRequest
+	36,  // 96: dragoman.v1.AdapterService.Attach:input_type -> dragoman.v1.AttachRequest
+	37,  // 97: dragoman.v1.AdapterService.Cancel:input_type -> dragoman.v1.CancelRequest
+	39,  // 98: dragoman.v1.AdapterService.Respond:input_type -> dragoman.v1.RespondRequest
+	45,  // 99: dragoman.v1.AdapterService.ListModels:input_type -> dragoman.v1.ListModelsRequest
+	53,  // 100: dragoman.v1.AdapterService.ListSkills:input_type -> dragoman.v1.ListSkillsRequest
+	56,  // 101: dragoman.v1.AdapterService.SyncSkills:input_type -> dragoman.v1.SyncSkillsRequest
+	58,  // 102: dragoman.v1.AdapterService.GetChanges:input_type -> dragoman.v1.GetChangesRequest
+	61,  // 103: dragoman.v1.AdapterService.ReadArtifact:input_type -> dragoman.v1.ReadArtifactRequest
+	41,  // 104: dragoman.v1.AdapterService.Send:input_type -> dragoman.v1.SendRequest
+	43,  // 105: dragoman.v1.AdapterService.UpdateRun:input_type -> dragoman.v1.UpdateRunRequest
+	47,  // 106: dragoman.v1.AdapterService.GetQuota:input_type -> dragoman.v1.GetQuotaRequest
+	49,  // 107: dragoman.v1.AdapterService.Login:input_type -> dragoman.v1.LoginRequest
+	8,   // 108: dragoman.v1.AdapterService.Describe:output_type -> dragoman.v1.DescribeResponse
+	11,  // 109: dragoman.v1.AdapterService.Detect:output_type -> dragoman.v1.DetectResponse
+	15,  // 110: dragoman.v1.AdapterService.TestEnvironment:output_type -> dragoman.v1.TestEnvironmentResponse
+	92,  // 111: dragoman.v1.AdapterService.Execute:output_type -> dragoman.v1.AgentEvent
+	92,  // 112: dragoman.v1.AdapterService.Attach:output_type -> dragoman.v1.AgentEvent
+	38,  // 113: dragoman.v1.AdapterService.Cancel:output_type -> dragoman.v1.CancelResponse
+	40,  // 114: dragoman.v1.AdapterService.Respond:output_type -> dragoman.v1.RespondResponse
+	46,  // 115: dragoman.v1.AdapterService.ListModels:output_type -> dragoman.v1.ListModelsResponse
+	55,  // 116: dragoman.v1.AdapterService.ListSkills:output_type -> dragoman.v1.ListSkillsResponse
+	57,  // 117: dragoman.v1.AdapterService.SyncSkills:output_type -> dragoman.v1.SyncSkillsResponse
+	59,  // 118: dragoman.v1.AdapterService.GetChanges:output_type -> dragoman.v1.GetChangesResponse
+	62,  // 119: dragoman.v1.AdapterService.ReadArtifact:output_type -> dragoman.v1.ReadArtifactResponse
+	42,  // 120: dragoman.v1.AdapterService.Send:output_type -> dragoman.v1.SendResponse
+	44,  // 121: dragoman.v1.AdapterService.UpdateRun:output_type -> dragoman.v1.UpdateRunResponse
+	48,  // 122: dragoman.v1.AdapterService.GetQuota:output_type -> dragoman.v1.GetQuotaResponse
+	50,  // 123: dragoman.v1.AdapterService.Login:output_type -> dragoman.v1.LoginEvent
+	108, // [108:124] is the sub-list for method output_type
+	92,  // [92:108] is the sub-list for method input_type
+	92,  // [92:92] is the sub-list for extension type_name
+	92,  // [92:92] is the sub-list for extension extendee
+	0,   // [0:92] is the sub-list for field type_name
 }
 
 func init() { file_dragoman_v1_adapter_proto_init() }
@@ -5587,14 +5892,18 @@ func file_dragoman_v1_adapter_proto_init() {
 		(*UpdateRunRequest_Model)(nil),
 		(*UpdateRunRequest_PermissionMode)(nil),
 	}
-	file_dragoman_v1_adapter_proto_msgTypes[49].OneofWrappers = []any{}
+	file_dragoman_v1_adapter_proto_msgTypes[43].OneofWrappers = []any{
+		(*LoginEvent_Prompt)(nil),
+		(*LoginEvent_Outcome)(nil),
+	}
+	file_dragoman_v1_adapter_proto_msgTypes[53].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dragoman_v1_adapter_proto_rawDesc), len(file_dragoman_v1_adapter_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   64,
+			NumMessages:   69,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

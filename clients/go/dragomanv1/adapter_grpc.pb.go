@@ -43,6 +43,7 @@ const (
 	AdapterService_Send_FullMethodName            = "/dragoman.v1.AdapterService/Send"
 	AdapterService_UpdateRun_FullMethodName       = "/dragoman.v1.AdapterService/UpdateRun"
 	AdapterService_GetQuota_FullMethodName        = "/dragoman.v1.AdapterService/GetQuota"
+	AdapterService_Login_FullMethodName           = "/dragoman.v1.AdapterService/Login"
 )
 
 // AdapterServiceClient is the client API for AdapterService service.
@@ -239,6 +240,17 @@ type AdapterServiceClient interface {
 	// | --- | --- | --- |
 	// | the adapter does not declare FEATURE_QUOTA | UNIMPLEMENTED NOT_IMPLEMENTED | do without; some agents report rate limits in `usage` |
 	GetQuota(ctx context.Context, in *GetQuotaRequest, opts ...grpc.CallOption) (*GetQuotaResponse, error)
+	// Login has the agent log its user in, in the agent's own way, and streams what a person has to do for it: prompts,
+	// then one `outcome`, which is the last event. It takes as long as the person does; ending the call ends the agent's
+	// program, and with it the login. What the agent gets it keeps in its own files: no credential is in an event or a
+	// log. Why a login failed is data, never a status.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the adapter does not declare FEATURE_LOGIN | UNIMPLEMENTED NOT_IMPLEMENTED | log in with the agent's own command |
+	// | `method` is not one of the agent's | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | leave it out |
+	// | the server ends the stream to drain | UNAVAILABLE DRAINING | call again |
+	Login(ctx context.Context, in *LoginRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LoginEvent], error)
 }
 
 type adapterServiceClient struct {
@@ -425,6 +437,25 @@ func (c *adapterServiceClient) GetQuota(ctx context.Context, in *GetQuotaRequest
 	}
 	return out, nil
 }
+
+func (c *adapterServiceClient) Login(ctx context.Context, in *LoginRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LoginEvent], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdapterService_ServiceDesc.Streams[3], AdapterService_Login_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[LoginRequest, LoginEvent]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdapterService_LoginClient = grpc.ServerStreamingClient[LoginEvent]
 
 // AdapterServiceServer is the server API for AdapterService service.
 // All implementations must embed UnimplementedAdapterServiceServer
@@ -620,6 +651,17 @@ type AdapterServiceServer interface {
 	// | --- | --- | --- |
 	// | the adapter does not declare FEATURE_QUOTA | UNIMPLEMENTED NOT_IMPLEMENTED | do without; some agents report rate limits in `usage` |
 	GetQuota(context.Context, *GetQuotaRequest) (*GetQuotaResponse, error)
+	// Login has the agent log its user in, in the agent's own way, and streams what a person has to do for it: prompts,
+	// then one `outcome`, which is the last event. It takes as long as the person does; ending the call ends the agent's
+	// program, and with it the login. What the agent gets it keeps in its own files: no credential is in an event or a
+	// log. Why a login failed is data, never a status.
+	//
+	// | condition | status, reason | what the caller does |
+	// | --- | --- | --- |
+	// | the adapter does not declare FEATURE_LOGIN | UNIMPLEMENTED NOT_IMPLEMENTED | log in with the agent's own command |
+	// | `method` is not one of the agent's | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | leave it out |
+	// | the server ends the stream to drain | UNAVAILABLE DRAINING | call again |
+	Login(*LoginRequest, grpc.ServerStreamingServer[LoginEvent]) error
 	mustEmbedUnimplementedAdapterServiceServer()
 }
 
@@ -674,6 +716,9 @@ func (UnimplementedAdapterServiceServer) UpdateRun(context.Context, *UpdateRunRe
 }
 func (UnimplementedAdapterServiceServer) GetQuota(context.Context, *GetQuotaRequest) (*GetQuotaResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetQuota not implemented")
+}
+func (UnimplementedAdapterServiceServer) Login(*LoginRequest, grpc.ServerStreamingServer[LoginEvent]) error {
+	return status.Error(codes.Unimplemented, "method Login not implemented")
 }
 func (UnimplementedAdapterServiceServer) mustEmbedUnimplementedAdapterServiceServer() {}
 func (UnimplementedAdapterServiceServer) testEmbeddedByValue()                        {}
@@ -945,6 +990,17 @@ func _AdapterService_GetQuota_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdapterService_Login_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(LoginRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdapterServiceServer).Login(m, &grpc.GenericServerStream[LoginRequest, LoginEvent]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdapterService_LoginServer = grpc.ServerStreamingServer[LoginEvent]
+
 // AdapterService_ServiceDesc is the grpc.ServiceDesc for AdapterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1015,6 +1071,11 @@ var AdapterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "ReadArtifact",
 			Handler:       _AdapterService_ReadArtifact_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Login",
+			Handler:       _AdapterService_Login_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -1765,6 +1765,8 @@ const (
 	Feature_FEATURE_UPDATE_PERMISSION_MODE Feature = 35
 	// The rate limits of the agent's account can be asked for: GetQuota.
 	Feature_FEATURE_QUOTA Feature = 36
+	// The agent can log its user in without a terminal or a browser of its own: Login.
+	Feature_FEATURE_LOGIN Feature = 37
 )
 
 // Enum value maps for Feature.
@@ -1807,6 +1809,7 @@ var (
 		34: "FEATURE_UPDATE_MODEL",
 		35: "FEATURE_UPDATE_PERMISSION_MODE",
 		36: "FEATURE_QUOTA",
+		37: "FEATURE_LOGIN",
 	}
 	Feature_value = map[string]int32{
 		"FEATURE_UNSPECIFIED":            0,
@@ -1846,6 +1849,7 @@ var (
 		"FEATURE_UPDATE_MODEL":           34,
 		"FEATURE_UPDATE_PERMISSION_MODE": 35,
 		"FEATURE_QUOTA":                  36,
+		"FEATURE_LOGIN":                  37,
 	}
 )
 
@@ -4982,7 +4986,7 @@ func (x *Compaction) GetFinished() bool {
 // InputOption is one possible answer.
 type InputOption struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The ID to answer with; unique within the request.
+	// The key to answer with; unique within the request.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Its meaning.
 	Kind InputOptionKind `protobuf:"varint,2,opt,name=kind,proto3,enum=dragoman.v1.InputOptionKind" json:"kind,omitempty"`
@@ -8099,7 +8103,7 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x1fPERMISSION_DECISION_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19PERMISSION_DECISION_ALLOW\x10\x01\x12\x1b\n" +
 	"\x17PERMISSION_DECISION_ASK\x10\x02\x12\x1c\n" +
-	"\x18PERMISSION_DECISION_DENY\x10\x03*\x8c\a\n" +
+	"\x18PERMISSION_DECISION_DENY\x10\x03*\x9f\a\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13FEATURE_TEXT_DELTAS\x10\x01\x12\x14\n" +
@@ -8138,7 +8142,8 @@ const file_dragoman_v1_event_proto_rawDesc = "" +
 	"\x11FEATURE_ARTIFACTS\x10!\x12\x18\n" +
 	"\x14FEATURE_UPDATE_MODEL\x10\"\x12\"\n" +
 	"\x1eFEATURE_UPDATE_PERMISSION_MODE\x10#\x12\x11\n" +
-	"\rFEATURE_QUOTA\x10$*\x93\x01\n" +
+	"\rFEATURE_QUOTA\x10$\x12\x11\n" +
+	"\rFEATURE_LOGIN\x10%*\x93\x01\n" +
 	"\x10CapabilityOrigin\x12!\n" +
 	"\x1dCAPABILITY_ORIGIN_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCAPABILITY_ORIGIN_DECLARED\x10\x01\x12\x1c\n" +

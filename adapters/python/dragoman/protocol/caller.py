@@ -62,6 +62,8 @@ RULES: Final[dict[str, RpcRule]] = {
     f"{_ADAPTER}TestEnvironment": _for("run", target="adapter"),
     f"{_ADAPTER}ListModels": _for("run", target="adapter"),
     f"{_ADAPTER}GetQuota": _for("run", target="adapter"),
+    # All later runs use the account that it leaves.
+    f"{_ADAPTER}Login": _for(target="adapter"),
     f"{_ADAPTER}ListSkills": _for("run", target="adapter"),
     f"{_ADAPTER}SyncSkills": _for(target="adapter"),
     f"{_ADAPTER}Execute": _for("run", target="adapter"),

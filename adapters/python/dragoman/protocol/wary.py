@@ -20,6 +20,7 @@ _REQUESTS: Final[dict[str, Any]] = {
     "TestEnvironment": adapter_pb2.TestEnvironmentRequest,
     "ListModels": adapter_pb2.ListModelsRequest,
     "GetQuota": adapter_pb2.GetQuotaRequest,
+    "Login": adapter_pb2.LoginRequest,
     "ListSkills": adapter_pb2.ListSkillsRequest,
     "SyncSkills": adapter_pb2.SyncSkillsRequest,
 }

@@ -1,7 +1,7 @@
 """What an adapter is: the few things that are its own. Everything else of the contract the SDK serves."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from dragoman.protocol.errors import DragomanError, Reason
@@ -83,6 +83,18 @@ class Adapter(abc.ABC):
         """
         del request
         raise NotImplementedError("an adapter with FEATURE_QUOTA has to report it")
+
+    def log_in(self, request: pb.LoginRequest) -> AsyncGenerator[pb.LoginEvent, None]:
+        """Have the agent log its user in; its adapter declares FEATURE_LOGIN.
+
+        Why it failed is the outcome, never an exception; after the outcome nothing follows. Closed, the iterator ends
+        the agent's program.
+
+        Raises:
+            DragomanError: INVALID_REQUEST: the agent has no such method.
+        """
+        del request
+        raise NotImplementedError("an adapter with FEATURE_LOGIN has to do it")
 
     async def list_skills(self, request: pb.ListSkillsRequest) -> pb.ListSkillsResponse:
         """List the skills that the agent finds by itself."""

@@ -2120,6 +2120,137 @@ class GetQuotaResponse(google.protobuf.message.Message):
 Global___GetQuotaResponse: typing_extensions.TypeAlias = GetQuotaResponse
 
 @typing.final
+class LoginRequest(google.protobuf.message.Message):
+    """LoginRequest asks to log an agent in."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class EnvEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    ADAPTER_FIELD_NUMBER: builtins.int
+    METHOD_FIELD_NUMBER: builtins.int
+    CONFIG_FIELD_NUMBER: builtins.int
+    ENV_FIELD_NUMBER: builtins.int
+    adapter: builtins.str
+    """The adapter's type or an alias. Empty at a sidecar: the adapter it serves."""
+    method: builtins.str
+    """How, as the note of FEATURE_LOGIN names the ways, e.g. "device_code". Empty: the adapter's first one."""
+    @property
+    def config(self) -> google.protobuf.struct_pb2.Struct:
+        """The `config` of the agent. Absent: defaults."""
+
+    @property
+    def env(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """The `env` of the agent, which decides where it keeps its login. At most 1,024, of 128 KiB each and 512 KiB in
+        total; names of 256 bytes.
+        """
+
+    def __init__(
+        self,
+        *,
+        adapter: builtins.str = ...,
+        method: builtins.str = ...,
+        config: google.protobuf.struct_pb2.Struct | None = ...,
+        env: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["config", b"config"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "config", b"config", "env", b"env", "method", b"method"]) -> None: ...
+
+Global___LoginRequest: typing_extensions.TypeAlias = LoginRequest
+
+@typing.final
+class LoginEvent(google.protobuf.message.Message):
+    """LoginEvent is a step of a login."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROMPT_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    @property
+    def prompt(self) -> Global___LoginPrompt:
+        """What a person has to do. A later one replaces it."""
+
+    @property
+    def outcome(self) -> Global___LoginOutcome:
+        """How the login ended."""
+
+    def __init__(
+        self,
+        *,
+        prompt: Global___LoginPrompt | None = ...,
+        outcome: Global___LoginOutcome | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["event", b"event", "outcome", b"outcome", "prompt", b"prompt"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["event", b"event", "outcome", b"outcome", "prompt", b"prompt"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["prompt", "outcome"] | None: ...
+
+Global___LoginEvent: typing_extensions.TypeAlias = LoginEvent
+
+@typing.final
+class LoginPrompt(google.protobuf.message.Message):
+    """LoginPrompt asks a person to open a page and to log in there."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    URL_FIELD_NUMBER: builtins.int
+    USER_CODE_FIELD_NUMBER: builtins.int
+    EXPIRES_AT_FIELD_NUMBER: builtins.int
+    url: builtins.str
+    """The page."""
+    user_code: builtins.str
+    """The code to enter there. Empty: none. Who enters it gives this agent the account that is logged in there."""
+    @property
+    def expires_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Until when. Absent: the agent does not report it."""
+
+    def __init__(
+        self,
+        *,
+        url: builtins.str = ...,
+        user_code: builtins.str = ...,
+        expires_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["expires_at", b"expires_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["expires_at", b"expires_at", "url", b"url", "user_code", b"user_code"]) -> None: ...
+
+Global___LoginPrompt: typing_extensions.TypeAlias = LoginPrompt
+
+@typing.final
+class LoginOutcome(google.protobuf.message.Message):
+    """LoginOutcome is how a login ended."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FAILURE_FIELD_NUMBER: builtins.int
+    @property
+    def failure(self) -> dragoman.v1.event_pb2.Failure:
+        """Why it failed, as the agent reports it. Absent: the agent is logged in."""
+
+    def __init__(
+        self,
+        *,
+        failure: dragoman.v1.event_pb2.Failure | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["failure", b"failure"]) -> None: ...
+
+Global___LoginOutcome: typing_extensions.TypeAlias = LoginOutcome
+
+@typing.final
 class ListSkillsRequest(google.protobuf.message.Message):
     """ListSkillsRequest asks for skills."""
 

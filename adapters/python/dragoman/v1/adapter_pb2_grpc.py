@@ -140,6 +140,11 @@ class AdapterServiceStub(object):
                 request_serializer=dragoman_dot_v1_dot_adapter__pb2.GetQuotaRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_adapter__pb2.GetQuotaResponse.FromString,
                 _registered_method=True)
+        self.Login = channel.unary_stream(
+                '/dragoman.v1.AdapterService/Login',
+                request_serializer=dragoman_dot_v1_dot_adapter__pb2.LoginRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_adapter__pb2.LoginEvent.FromString,
+                _registered_method=True)
 
 
 class AdapterServiceServicer(object):
@@ -409,6 +414,22 @@ class AdapterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Login(self, request, context):
+        """Login has the agent log its user in, in the agent's own way, and streams what a person has to do for it: prompts,
+        then one `outcome`, which is the last event. It takes as long as the person does; ending the call ends the agent's
+        program, and with it the login. What the agent gets it keeps in its own files: no credential is in an event or a
+        log. Why a login failed is data, never a status.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the adapter does not declare FEATURE_LOGIN | UNIMPLEMENTED NOT_IMPLEMENTED | log in with the agent's own command |
+        | `method` is not one of the agent's | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | leave it out |
+        | the server ends the stream to drain | UNAVAILABLE DRAINING | call again |
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdapterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -486,6 +507,11 @@ def add_AdapterServiceServicer_to_server(servicer, server):
                     servicer.GetQuota,
                     request_deserializer=dragoman_dot_v1_dot_adapter__pb2.GetQuotaRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_adapter__pb2.GetQuotaResponse.SerializeToString,
+            ),
+            'Login': grpc.unary_stream_rpc_method_handler(
+                    servicer.Login,
+                    request_deserializer=dragoman_dot_v1_dot_adapter__pb2.LoginRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_adapter__pb2.LoginEvent.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -923,6 +949,33 @@ class AdapterService(object):
             '/dragoman.v1.AdapterService/GetQuota',
             dragoman_dot_v1_dot_adapter__pb2.GetQuotaRequest.SerializeToString,
             dragoman_dot_v1_dot_adapter__pb2.GetQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Login(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dragoman.v1.AdapterService/Login',
+            dragoman_dot_v1_dot_adapter__pb2.LoginRequest.SerializeToString,
+            dragoman_dot_v1_dot_adapter__pb2.LoginEvent.FromString,
             options,
             channel_credentials,
             insecure,

@@ -274,7 +274,23 @@ _AdapterServiceGetQuotaType = typing_extensions.TypeVar(
     ],
 )
 
-class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType, _AdapterServiceGetChangesType, _AdapterServiceReadArtifactType, _AdapterServiceSendType, _AdapterServiceUpdateRunType, _AdapterServiceGetQuotaType]):
+_AdapterServiceLoginType = typing_extensions.TypeVar(
+    '_AdapterServiceLoginType',
+    grpc.UnaryStreamMultiCallable[
+        dragoman.v1.adapter_pb2.LoginRequest,
+        dragoman.v1.adapter_pb2.LoginEvent,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        dragoman.v1.adapter_pb2.LoginRequest,
+        dragoman.v1.adapter_pb2.LoginEvent,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        dragoman.v1.adapter_pb2.LoginRequest,
+        dragoman.v1.adapter_pb2.LoginEvent,
+    ],
+)
+
+class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterServiceDetectType, _AdapterServiceTestEnvironmentType, _AdapterServiceExecuteType, _AdapterServiceAttachType, _AdapterServiceCancelType, _AdapterServiceRespondType, _AdapterServiceListModelsType, _AdapterServiceListSkillsType, _AdapterServiceSyncSkillsType, _AdapterServiceGetChangesType, _AdapterServiceReadArtifactType, _AdapterServiceSendType, _AdapterServiceUpdateRunType, _AdapterServiceGetQuotaType, _AdapterServiceLoginType]):
     """AdapterService runs one agent. The field `adapter` of a request names the adapter: by its type or an alias. At a
     sidecar it may be empty. Common to all RPCs:
 
@@ -369,6 +385,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
             dragoman.v1.adapter_pb2.GetQuotaRequest,
             dragoman.v1.adapter_pb2.GetQuotaResponse,
         ],
+        grpc.UnaryStreamMultiCallable[
+            dragoman.v1.adapter_pb2.LoginRequest,
+            dragoman.v1.adapter_pb2.LoginEvent,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -432,6 +452,10 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
         grpc.aio.UnaryUnaryMultiCallable[
             dragoman.v1.adapter_pb2.GetQuotaRequest,
             dragoman.v1.adapter_pb2.GetQuotaResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            dragoman.v1.adapter_pb2.LoginRequest,
+            dragoman.v1.adapter_pb2.LoginEvent,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -624,6 +648,19 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
     | the adapter does not declare FEATURE_QUOTA | UNIMPLEMENTED NOT_IMPLEMENTED | do without; some agents report rate limits in `usage` |
     """
 
+    Login: _AdapterServiceLoginType
+    """Login has the agent log its user in, in the agent's own way, and streams what a person has to do for it: prompts,
+    then one `outcome`, which is the last event. It takes as long as the person does; ending the call ends the agent's
+    program, and with it the login. What the agent gets it keeps in its own files: no credential is in an event or a
+    log. Why a login failed is data, never a status.
+
+    | condition | status, reason | what the caller does |
+    | --- | --- | --- |
+    | the adapter does not declare FEATURE_LOGIN | UNIMPLEMENTED NOT_IMPLEMENTED | log in with the agent's own command |
+    | `method` is not one of the agent's | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | leave it out |
+    | the server ends the stream to drain | UNAVAILABLE DRAINING | call again |
+    """
+
 AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.adapter_pb2.DescribeRequest,
@@ -684,6 +721,10 @@ AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.adapter_pb2.GetQuotaRequest,
         dragoman.v1.adapter_pb2.GetQuotaResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        dragoman.v1.adapter_pb2.LoginRequest,
+        dragoman.v1.adapter_pb2.LoginEvent,
     ],
 ]
 
@@ -982,6 +1023,24 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         | condition | status, reason | what the caller does |
         | --- | --- | --- |
         | the adapter does not declare FEATURE_QUOTA | UNIMPLEMENTED NOT_IMPLEMENTED | do without; some agents report rate limits in `usage` |
+        """
+
+    @abc.abstractmethod
+    def Login(
+        self,
+        request: dragoman.v1.adapter_pb2.LoginRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[dragoman.v1.adapter_pb2.LoginEvent], collections.abc.AsyncIterator[dragoman.v1.adapter_pb2.LoginEvent]]:
+        """Login has the agent log its user in, in the agent's own way, and streams what a person has to do for it: prompts,
+        then one `outcome`, which is the last event. It takes as long as the person does; ending the call ends the agent's
+        program, and with it the login. What the agent gets it keeps in its own files: no credential is in an event or a
+        log. Why a login failed is data, never a status.
+
+        | condition | status, reason | what the caller does |
+        | --- | --- | --- |
+        | the adapter does not declare FEATURE_LOGIN | UNIMPLEMENTED NOT_IMPLEMENTED | log in with the agent's own command |
+        | `method` is not one of the agent's | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | leave it out |
+        | the server ends the stream to drain | UNAVAILABLE DRAINING | call again |
         """
 
 def add_AdapterServiceServicer_to_server(servicer: AdapterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

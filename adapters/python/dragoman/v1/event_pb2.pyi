@@ -1042,6 +1042,8 @@ class _FeatureEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """The agent's permission mode can be changed while it works: UpdateRun."""
     FEATURE_QUOTA: _Feature.ValueType  # 36
     """The rate limits of the agent's account can be asked for: GetQuota."""
+    FEATURE_LOGIN: _Feature.ValueType  # 37
+    """The agent can log its user in without a terminal or a browser of its own: Login."""
 
 class Feature(_Feature, metaclass=_FeatureEnumTypeWrapper):
     """Feature is something that an adapter may support."""
@@ -1120,6 +1122,8 @@ FEATURE_UPDATE_PERMISSION_MODE: Feature.ValueType  # 35
 """The agent's permission mode can be changed while it works: UpdateRun."""
 FEATURE_QUOTA: Feature.ValueType  # 36
 """The rate limits of the agent's account can be asked for: GetQuota."""
+FEATURE_LOGIN: Feature.ValueType  # 37
+"""The agent can log its user in without a terminal or a browser of its own: Login."""
 Global___Feature: typing_extensions.TypeAlias = Feature
 
 class _CapabilityOrigin:
@@ -2555,7 +2559,7 @@ class InputOption(google.protobuf.message.Message):
     NATIVE_JSON_FIELD_NUMBER: builtins.int
     DESCRIPTION_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """The ID to answer with; unique within the request."""
+    """The key to answer with; unique within the request."""
     kind: Global___InputOptionKind.ValueType
     """Its meaning."""
     label: builtins.str

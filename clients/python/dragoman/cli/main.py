@@ -37,6 +37,7 @@ COMMANDS: dict[str, _Lazy] = {
     "sessions": _Lazy("dragoman.cli.commands.sessions", "List, show and delete stored sessions."),
     "agents": _Lazy("dragoman.cli.commands.agents", "List, show, store and delete stored agents."),
     "detect": _Lazy("dragoman.cli.commands.inspect", "Detect installed agents and their logins."),
+    "login": _Lazy("dragoman.cli.commands.inspect", "Log an agent in."),
     "quota": _Lazy("dragoman.cli.commands.inspect", "Show how much of an account's rate limits is used."),
     "adapters": _Lazy("dragoman.cli.commands.inspect", "List a router's adapters."),
     "describe": _Lazy("dragoman.cli.commands.inspect", "Show how an adapter is configured."),

@@ -1,11 +1,13 @@
 """The client: every RPC of the contract, typed."""
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from typing import Any, Self, TypeVar
 
 from dragoman.client._artifacts import pieces
 from dragoman.client._channel import Channel
+from dragoman.client._logins import steps
 from dragoman.client._requests import duration, send_request, to_struct, update_request
 from dragoman.client._stream import RunStream
 from dragoman.protocol.addresses import is_served
@@ -348,6 +350,34 @@ class Client:
         if config:
             request.config.CopyFrom(to_struct(config))
         return await self._channel.answer(self._channel.adapter.GetQuota(request, timeout=self._timeout))
+
+    async def login(
+        self,
+        adapter: str = "",
+        *,
+        method: str = "",
+        config: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[pb.LoginEvent, None]:
+        """Have an agent log its user in, and yield what a person has to do for it; the last one is the outcome.
+
+        Closing the iterator, by ``aclose``, ends the agent's program and the login.
+
+        Args:
+            adapter: the adapter.
+            method: how, in the adapter's own words; empty for its first way.
+            config: the adapter's settings.
+            env: variables of the agent, which decide where it keeps its login.
+
+        Raises:
+            DragomanError: NOT_IMPLEMENTED if the adapter does not declare FEATURE_LOGIN.
+        """
+        request = pb.LoginRequest(adapter=adapter, method=method, env=env)
+        if config is not None:
+            request.config.CopyFrom(to_struct(config))
+        async with aclosing(steps(self._channel, request)) as events:
+            async for event in events:
+                yield event
 
     async def list_skills(
         self, adapter: str = "", *, cwd: str = "", env: Mapping[str, str] | None = None

@@ -27,6 +27,7 @@ Checked: TypeAlias = (
     | pb.TestEnvironmentRequest
     | pb.ListModelsRequest
     | pb.GetQuotaRequest
+    | pb.LoginRequest
     | pb.ListSkillsRequest
     | pb.SyncSkillsRequest
 )
@@ -80,9 +81,7 @@ class Acceptance:
             run.skills.extend(request.skills)
         elif isinstance(request, pb.ListSkillsRequest | pb.TestEnvironmentRequest):
             run.workspace.CopyFrom(request.workspace)
-        if isinstance(
-            request, pb.DetectRequest | pb.ListModelsRequest | pb.GetQuotaRequest | pb.TestEnvironmentRequest
-        ):
+        if not isinstance(request, pb.SyncSkillsRequest | pb.ListSkillsRequest):
             run.config.CopyFrom(request.config)
         if isinstance(request, pb.TestEnvironmentRequest):
             run.model = request.model

@@ -10,6 +10,7 @@ from dragoman.router.adapters.channel import addressed, is_cut, unavailable
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registry import without_process
+from dragoman.router.adapters.relay import relay
 from dragoman.router.api.acceptance import Acceptance
 from dragoman.router.api.calls import bind, read, remaining_s
 from dragoman.router.api.detection import AgentDetector
@@ -73,6 +74,18 @@ class QueryServicer:
     async def GetQuota(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Return how much of an account's rate limits is used."""
         return await self._forward("GetQuota", pb.GetQuotaRequest, data, context)
+
+    async def Login(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
+        """Stream a login of an agent; ending the call ends it there."""
+        self._drain.refuse_new()
+        request = read(pb.LoginRequest, data)
+        backend = await self._adapters.get(request.adapter)
+        self._acceptance.check(request, backend.record.type)
+        bind(adapter=backend.record.type)
+        data = addressed(pb.LoginRequest, data, request.adapter, backend.record.type)
+        with self._drain.stream():
+            async with backend.use() as instance:
+                await relay(instance.channel.stream("Login", data), context, self._drain.ending)
 
     async def ListSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """List skills."""

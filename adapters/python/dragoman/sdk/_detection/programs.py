@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ _NODE_LINE: Final = b"#!/usr/bin/env node"
 _ABOUT_OTHERS: Final = re.compile("warn|deprecat", re.IGNORECASE)
 _END_BOUND_S: Final = 2.0  # that a program may take to end by itself once it has answered
 _MOST_LINE_BYTES: Final = 1024 * 1024
+_MOST_LINES: Final = 1024  # that wait to be read; more are dropped
 _PIPES: Final = frozenset({1, 2})
 _PIPE_BOUND_S: Final = 0.5  # that an ended program's pipes may stay open: what it left behind may hold them
 _KILL_BOUND_S: Final = 2.0  # that a killed program may take to be gone
@@ -157,6 +158,39 @@ async def converse(
     return watch.line
 
 
+async def dialogue(
+    argv: Sequence[str], env: Mapping[str, str], lines: bytes, timeout_s: float
+) -> AsyncGenerator[str, None]:
+    """Start a program, give it lines, and yield those of its output, without their newlines.
+
+    It runs in the root directory, in a session of its own. Closed or cancelled, or once the program has ended or its
+    time is over, this kills its process group.
+
+    Args:
+        argv: the program, absolute, and its arguments.
+        env: its whole environment.
+        lines: what it gets at its standard input, which stays open.
+        timeout_s: seconds until it is killed.
+    """
+    loop = asyncio.get_running_loop()
+    watch, end_at = _Dialogue(loop), loop.time() + timeout_s
+    try:
+        transport = await _started(watch, argv, env)
+    except (OSError, ValueError):
+        return
+    try:
+        pipe = transport.get_pipe_transport(0)
+        if isinstance(pipe, asyncio.WriteTransport):
+            pipe.write(lines)
+        with contextlib.suppress(TimeoutError):
+            while (line := await asyncio.wait_for(watch.lines.get(), end_at - loop.time())) is not None:
+                yield line
+    finally:
+        _kill_group(transport.get_pid())
+        await asyncio.wait({watch.exited}, timeout=_KILL_BOUND_S)
+        transport.close()
+
+
 async def probe(
     argv: Sequence[str],
     env: Mapping[str, str],
@@ -227,26 +261,55 @@ class _Watch(asyncio.SubprocessProtocol):
         return Probe(returncode, stdout, stderr)
 
 
-class _Conversation(_Watch):
-    """Looks for the answer among the lines of a program."""
+class _Lines(_Watch):
+    """Reads the lines of a program."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, is_answer: Callable[[str], bool]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop, 0)
-        self.answered: asyncio.Future[None] = loop.create_future()
-        self.line = ""
-        self._is_answer = is_answer
         self._begun = bytearray()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd != 1 or self.answered.done():
+        if fd != 1:
             return
         *lines, rest = (self._begun + data).split(b"\n")
         self._begun = rest[:_MOST_LINE_BYTES]
         for line in lines:
-            text = line.decode("utf-8", "replace")
-            if not self.answered.done() and self._is_answer(text):
-                self.line = text
-                self.answered.set_result(None)
+            self._heard(line.decode("utf-8", "replace"))
+
+    def _heard(self, line: str) -> None:
+        raise NotImplementedError
+
+
+class _Conversation(_Lines):
+    """Looks for the answer among them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, is_answer: Callable[[str], bool]) -> None:
+        super().__init__(loop)
+        self.answered: asyncio.Future[None] = loop.create_future()
+        self.line = ""
+        self._is_answer = is_answer
+
+    def _heard(self, line: str) -> None:
+        if not self.answered.done() and self._is_answer(line):
+            self.line = line
+            self.answered.set_result(None)
+
+
+class _Dialogue(_Lines):
+    """Queues them; ``None`` stands for their end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.lines: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def _heard(self, line: str) -> None:
+        if self.lines.qsize() < _MOST_LINES:
+            self.lines.put_nowait(line)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        super().pipe_connection_lost(fd, exc)
+        if fd == 1:
+            self.lines.put_nowait(None)
 
 
 def _signal_name(returncode: int | None) -> str:

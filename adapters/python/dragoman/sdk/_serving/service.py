@@ -33,6 +33,7 @@ from dragoman.sdk._run.faults import place_of
 from dragoman.sdk._run.files import FileStore
 from dragoman.sdk._run.run import Run
 from dragoman.sdk._serving.artifacts import stream_artifact
+from dragoman.sdk._serving.logins import stream_login
 from dragoman.sdk._serving.queries import QueryServicer, check_name
 from dragoman.sdk._serving.runs import RunTable, overlapping
 from dragoman.sdk._serving.sending import accept_input, check_input, refuse_undeclared
@@ -177,6 +178,11 @@ class AdapterServicer(QueryServicer):
         run = self._runs.find(request.run_id)
         bind_context(run_id=run.run_id, adapter=self.info.type)
         await _counted(self._streams, stream_artifact(context, run, request, self._streams_end))
+
+    async def Login(self, request: pb.LoginRequest, context: Context) -> None:  # noqa: N802
+        """Send the steps of a login of the agent."""
+        check_name(self.info, request.adapter)
+        await _counted(self._streams, stream_login(context, self._adapter, request, self._streams_end))
 
     async def drain(self, grace_s: float) -> None:
         """Refuse new runs, let live ones continue for a while, stop the rest, then end the streams.

@@ -16,8 +16,8 @@ from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK
 from dragoman.cli.display.table import table
 from dragoman.cli.display.text import enum_label, one_line, sanitize, seconds
 from dragoman.client import Client
+from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import event_pb2, router_pb2
 
 _LEVELS = {event_pb2.SEVERITY_WARNING: ("!", Style.TOOL), event_pb2.SEVERITY_ERROR: ("✗", Style.ERROR)}
 _DETECTION_S = 2.0
@@ -78,6 +78,38 @@ def _window(window: event_pb2.RateLimit) -> tuple[str, ...]:
     used = f"{window.used_percent:.0f} %" if window.HasField("used_percent") else ""
     resets = window.resets_at.ToDatetime().strftime("%Y-%m-%d %H:%M") if window.HasField("resets_at") else ""
     return one_line(window.window, 80), used, resets, one_line(window.status, 80)
+
+
+@click.command("login")
+@click.argument("adapter")
+@click.option("--method", default="", metavar="NAME", help="How; by default the adapter's first way.")
+@json_option("Print one line of JSON per step, a LoginEvent.")
+@router_option()
+def login_command(adapter: str, method: str, as_json: bool, router: str | None) -> int:
+    """Log ADAPTER's agent in: open the page that is shown, and enter the code. Ctrl-C ends the login.
+
+    What the agent gets it keeps in its own files. Exit code 1 if the login fails.
+    """
+
+    async def work(client: Client) -> int:
+        failed = True
+        async for event in client.login(adapter, method=method):
+            failed = not event.HasField("outcome") or event.outcome.HasField("failure")
+            print_json_lines([event]) if as_json else print_lines(_step(event))
+        return EXIT_FAILED if failed else EXIT_OK
+
+    return run_connected(router, work, adapter=adapter)
+
+
+def _step(event: adapter_pb2.LoginEvent) -> list[list[Segment]]:
+    if event.HasField("prompt"):
+        prompt = event.prompt
+        code = [[Segment(f"code: {one_line(prompt.user_code)}", Style.STRONG)]] if prompt.user_code else []
+        end = prompt.expires_at.ToDatetime().strftime(", until %H:%M:%S UTC") if prompt.HasField("expires_at") else ""
+        return [[Segment(f"open {one_line(prompt.url, 2000)}{end}")], *code]
+    if event.outcome.HasField("failure"):
+        return [[Segment(one_line(event.outcome.failure.message, 600), Style.ERROR)]]
+    return [[Segment("logged in")]]
 
 
 @click.command("adapters")

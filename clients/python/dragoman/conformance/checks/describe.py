@@ -204,6 +204,27 @@ async def quota(kit: Kit) -> None:
     expect(all(0 <= share <= 100 for share in shares), f"used shares of {shares} percent")
 
 
+@check("login.steps")
+async def login(kit: Kit) -> None:
+    """Begin a login in a home without one, and leave it after its first step."""
+    need(kit, pb.FEATURE_LOGIN)
+    home = kit.path("home")
+    home.mkdir()
+    call = kit.stub.Login(api.LoginRequest(adapter=kit.adapter, env={"HOME": str(home)}))
+    try:
+        event = await kit.answer("Login", anext(aiter(call)))
+    except DragomanError as error:
+        raise Violation(f"Login failed: {error.code.name}: why a login fails is data") from error
+    finally:
+        call.cancel()
+    if event.HasField("prompt"):
+        expect(event.prompt.url, "a prompt names no page")
+        return
+    expect(event.HasField("outcome"), "the event is neither a prompt nor the outcome")
+    failure = event.outcome.failure
+    expect(failure.kind and failure.message, "there is no prompt, and the failure has no kind or no message")
+
+
 @check("skills.answer")
 async def skills(kit: Kit) -> None:
     """List skills."""

@@ -227,6 +227,16 @@ async def undeclared_quota(kit: Kit) -> None:
     expect_reason(error, Reason.NOT_IMPLEMENTED)
 
 
+@check("unsupported.login")
+async def undeclared_login(kit: Kit) -> None:
+    """Log an agent in whose adapter cannot."""
+    if kit.has(pb.FEATURE_LOGIN):
+        raise Skip("FEATURE_LOGIN is declared")
+    call = kit.stub.Login(api.LoginRequest(adapter=kit.adapter))
+    error = await refusal(kit.answer("Login", anext(aiter(call))))
+    expect_reason(error, Reason.NOT_IMPLEMENTED)
+
+
 def _key(request: api.ExecuteRequest) -> None:
     request.session.key.task_key = "conformance"
 
