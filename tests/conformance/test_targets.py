@@ -59,7 +59,14 @@ async def test_a_router_in_front_of_process() -> None:
         *(f"FEATURE_{name}" for name in ("MODEL_CHOICE", "SYSTEM_PROMPT", "INSTRUCTIONS", "SKILLS", "MCP_SERVERS")),
         *(f"FEATURE_{name}" for name in ("MAX_TURNS", "TOOL_START", "TOOL_OUTPUT_DELTAS", "TEXT_DELTAS", "THINKING")),
         *(f"FEATURE_{name}" for name in ("PLAN", "FILE_CHANGES", "SUBAGENTS", "COST", "PER_CALL_USAGE")),
-        *("FEATURE_PER_MODEL_USAGE", "FEATURE_QUEUE", "FEATURE_QUOTA", "FEATURE_STEER", "PERMISSION_MODE_STRICT"),
+        *(
+            "FEATURE_PER_MODEL_USAGE",
+            "FEATURE_LOGIN",
+            "FEATURE_QUEUE",
+            "FEATURE_QUOTA",
+            "FEATURE_STEER",
+            "PERMISSION_MODE_STRICT",
+        ),
         "FEATURE_PERMISSION_REQUESTS or PERMISSION_MODE_STRICT or PERMISSION_MODE_PERMISSIVE",
     }
     assert reasons == {
