@@ -233,6 +233,7 @@ async def test_a_task_is_run_by_its_active_agent(home: Home) -> None:
     ("arguments", "why"),
     [
         (("agents", "use", "--task", "t"), "give NAME, or --none"),
+        (("agents", "use", "@", "--task", "t"), "give NAME, or --none"),
         (("agents", "use", "echo", "--none", "--task", "t"), "give NAME, or --none"),
         (("agents", "show"), "give NAME, or --task KEY"),
         (("agents", "show", "echo", "--task", "t"), "give NAME, or --task KEY"),

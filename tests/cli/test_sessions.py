@@ -118,6 +118,27 @@ async def test_sessions_of_a_stored_agent() -> None:
     assert "agentId" not in sent
 
 
+async def test_a_router_that_does_not_select_by_stored_agent() -> None:
+    mine = router_pb2.StoredSession(key=api.SessionKey(task_key="mine"), adapter="fake", agent_name="reviewer")
+    fake = fake_of(ONE, mine, TWO)
+    async with routed(fake) as env:
+        listed = await dragoman("sessions", "--agent", "@reviewer", "--limit", "1", env=env)
+        deleted = await dragoman("sessions", "delete", "--agent", "@reviewer", "--all", env=env)
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["mine"]
+    assert deleted.out == "deleted: task mine, adapter fake\n"
+    assert [sent.key.task_key for sent in fake.requests("DeleteSession")] == ["mine"]
+
+
+@pytest.mark.parametrize("command", [(), ("show",), ("delete", "--all")])
+async def test_a_stored_agent_without_a_name_selects_nothing(command: tuple[str, ...]) -> None:
+    fake = fake_of(ONE)
+    async with routed(fake) as env:
+        done = await dragoman("sessions", *command, "--agent", "@", env=env)
+    assert done.code == 2
+    assert "give the name of a stored agent after '@'" in done.err
+    assert not fake.names
+
+
 async def test_show() -> None:
     async with routed(fake_of(ONE)) as env:
         text = await dragoman("sessions", "show", "issue-1", env=env)

@@ -139,12 +139,13 @@ def _delete_command(name: str, router: str | None) -> int:
 @router_option()
 def _use_command(name: str, task: str, company: str, is_none: bool, router: str | None) -> int:
     """Make NAME the active agent of a task: 'dragoman run @ --task KEY' runs it."""
+    name = name.removeprefix("@")
     if bool(name) == is_none:
         raise click.UsageError("give NAME, or --none to leave the task without an active agent")
 
     async def work(client: "Client") -> int:
-        before = await client.set_active_agent(task, name.removeprefix("@"), company_id=company)
-        now = one_line(name.removeprefix("@")) or "none"
+        before = await client.set_active_agent(task, name, company_id=company)
+        now = one_line(name) or "none"
         print_lines([[Segment(f"active at {one_line(task)}: {now}, was {one_line(before) or 'none'}")]])
         return EXIT_OK
 

@@ -26,6 +26,12 @@ _WAYS: Final = {"task_key": "TASK", "adapter": "--adapter", "agent_id": "--agent
 _SHOWN_AT_ONCE: Final = 10
 
 
+def _agent_option(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    if value == "@":
+        raise click.BadParameter("give the name of a stored agent after '@'")
+    return value
+
+
 def _filters(function: _F) -> _F:
     """Add the options that select sessions."""
     options = (
@@ -34,6 +40,7 @@ def _filters(function: _F) -> _F:
             "--agent",
             "agent_id",
             metavar="ID",
+            callback=_agent_option,
             help="Only sessions of this agent; @NAME for a stored one, '' for none.",
         ),
         click.option("--company", "company_id", metavar="ID", help="Only sessions of this company; '' for none."),
@@ -112,6 +119,7 @@ async def _matching(
     """Return the selected sessions, at most ``limit`` of them where the router can select them.
 
     A value that was given as '' must be empty; for a router it selects everything, so the others are dropped here.
+    So are those of other stored agents than the one asked for: a router that does not know that field ignores it.
     """
     request = router_pb2.ListSessionsRequest()
     for name, value in selection.items():
@@ -119,9 +127,10 @@ async def _matching(
             request.agent_name = value[1:]
         else:
             setattr(request, name, value or "")
-    empty = [name for name, value in selection.items() if value == ""]
-    sessions = await client.list_sessions(request, limit=sys.maxsize if empty else limit)
-    return [session for session in sessions if not any(_facts(session)[name] for name in empty)]
+    empty, agent = [name for name, value in selection.items() if value == ""], request.agent_name
+    sessions = await client.list_sessions(request, limit=sys.maxsize if empty or agent else limit)
+    of_agent = [session for session in sessions if not agent or session.agent_name == agent]
+    return [session for session in of_agent if not any(_facts(session)[name] for name in empty)]
 
 
 def _facts(session: router_pb2.StoredSession) -> dict[str, str]:
