@@ -7,14 +7,27 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.server import Context
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
 
 from tests.router.harness import PATIENCE_S, Caller, Stream, config, manifest, routing
+from tests.router.sidecar import Sidecar, serving
 from tests.router.test_fallback import FAILS, WORKS, among, durable, notices, request, run_to_end
 
+NOT_ENTERED = event_pb2.Failure(kind=event_pb2.FAILURE_KIND_AUTH_REQUIRED, message="Not entered in time.")
 GATED_FAILURE = [{"gate": "g"}, {"failed": "AUTH_REQUIRED"}]
+
+
+class Entering(Sidecar):
+    """Logs its agent in with this outcome."""
+
+    outcome = pb.LoginOutcome()
+
+    async def Login(self, _request: pb.LoginRequest, context: Context) -> None:  # noqa: N802 - the contract's name
+        await context.write(pb.LoginEvent(prompt=pb.LoginPrompt(url="https://login.example")).SerializeToString())
+        await context.write(pb.LoginEvent(outcome=self.outcome).SerializeToString())
 
 
 def with_settings(steps: list[Any], run_id: str, token: str = "", **settings: Any) -> pb.ExecuteRequest:
@@ -64,6 +77,37 @@ async def test_a_login_that_failed_keeps_no_other_out(folder: Path) -> None:
         assert "https" not in bad.message
         (remark,) = (await caller.entry("one")).remarks
         assert remark.startswith("circuit breaker open for ")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fields", "restored"),
+    [
+        (pb.LoginOutcome(), {}, True),
+        (pb.LoginOutcome(failure=NOT_ENTERED), {}, False),
+        (pb.LoginOutcome(), {"env": {"HOME": "/elsewhere"}}, False),
+        (pb.LoginOutcome(), {"config": {"fields": {"command": {"string_value": "other"}}}}, False),
+    ],
+)
+async def test_a_login_lets_runs_in_and_what_was_detected_before_it_is_stale(
+    folder: Path, outcome: pb.LoginOutcome, fields: dict[str, Any], restored: bool
+) -> None:
+    sidecar, address = Entering("one"), f"unix:{folder}/one.sock"
+    sidecar.outcome = outcome
+    detect = pb.DetectRequest(adapter="one")
+    async with serving(sidecar, address), routing(config(folder, addresses=(address,))) as (_router, caller):
+        await caller.until("one", router_pb2.ADAPTER_STATE_READY)
+        await caller.adapter.Detect(detect, timeout=PATIENCE_S)
+        await run_to_end(caller, request({"one": [FAILS]}))
+        asked = request({"one": [WORKS]}, run_id="s")
+        assert (await refused(caller, asked)).reason is Reason.BREAKER_OPEN
+        steps = [step async for step in caller.adapter.Login(pb.LoginRequest(adapter="one", **fields))]
+        assert steps[-1].outcome == outcome
+        (found,) = (await caller.adapter.Detect(detect, timeout=PATIENCE_S)).detections
+        assert found.cached is not restored
+        if restored:
+            await works(caller, asked)
+        else:
+            assert (await refused(caller, asked)).reason is Reason.BREAKER_OPEN
 
 
 async def test_a_model_out_of_quota_keeps_no_other_out(folder: Path) -> None:

@@ -119,6 +119,14 @@ class AgentDetector:
         response = await self.all(pb.DetectRequest(refresh=True))
         _log.info("detection refreshed", adapters=len(response.detections))
 
+    def logged_in(self, backend: AdapterBackend) -> None:
+        """Take note that the agent was logged in just now, maybe to another account than it was found with."""
+        name = backend.record.type
+        self._logins[name] = pb.AUTH_STATE_OK
+        self._admission.login_restored(name, self._clock.time())
+        if self._cached.pop(name, None) is not None:
+            self._store.save(self._cached)
+
     def _shared(
         self, backends: Sequence[AdapterBackend], request: pb.DetectRequest
     ) -> contextlib.AbstractAsyncContextManager[DetectionProcess | None]:

@@ -16,6 +16,7 @@ from dragoman.router.api.calls import bind, read, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.v1 import adapter_pb2 as pb
+from google.protobuf.message import DecodeError
 
 _Named: TypeAlias = (
     pb.DescribeRequest
@@ -83,9 +84,15 @@ class QueryServicer:
         self._acceptance.check(request, backend.record.type)
         bind(adapter=backend.record.type)
         data = addressed(pb.LoginRequest, data, request.adapter, backend.record.type)
+        is_own = not request.env and not request.HasField("config")  # else the login may be kept elsewhere
+
+        def note(message: bytes) -> None:
+            if is_own and _has_logged_in(message):
+                self._detector.logged_in(backend)
+
         with self._drain.stream():
             async with backend.use() as instance:
-                await relay(instance.channel.stream("Login", data), context, self._drain.ending)
+                await relay(instance.channel.stream("Login", data), context, self._drain.ending, note)
 
     async def ListSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """List skills."""
@@ -102,6 +109,14 @@ class QueryServicer:
         if not isinstance(request, pb.DescribeRequest):
             self._acceptance.check(request, backend.record.type)
         return await call(backend, method, addressed(kind, data, request.adapter, backend.record.type), context)
+
+
+def _has_logged_in(message: bytes) -> bool:
+    try:
+        event = pb.LoginEvent.FromString(message)
+    except DecodeError:
+        return False  # the caller's parser will say so
+    return event.HasField("outcome") and not event.outcome.HasField("failure")
 
 
 async def call(
