@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
 
@@ -81,6 +82,27 @@ async def test_no_program(tmp_path: Path) -> None:
     request = api.LoginRequest(env={"PATH": str(tmp_path), "HOME": str(tmp_path)})
     (ended,) = await steps(request)
     assert ended.outcome.failure.kind == pb.FAILURE_KIND_NOT_INSTALLED
+
+
+async def asked_for_quota(request: api.LoginRequest) -> None:
+    await adapter().get_quota(api.GetQuotaRequest(config=request.config, env=request.env))
+
+
+@pytest.mark.parametrize("ask", [steps, asked_for_quota])
+async def test_its_environment_is_as_in_runs(
+    ask: Callable[[api.LoginRequest], Awaitable[object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inherited = {"DRAGOMAN_TOKEN": "t", "ANTHROPIC_API_KEY": "k", "CODEX_THREAD_ID": "i", "OPENAI_API_KEY": "o"}
+    for name, value in {**inherited, "CODEX_HOME": "/adapter"}.items():
+        monkeypatch.setenv(name, value)
+    request = install(tmp_path, then=f"env > {tmp_path}/env")
+    request.config.update({"env": {**request.env, "CODEX_HOME": "/config", "A": "config"}})
+    request.env.clear()
+    request.env["A"] = "request"
+    await ask(request)
+    got = dict(line.partition("=")[::2] for line in (tmp_path / "env").read_text().splitlines())
+    expected = {"OPENAI_API_KEY": "o", "CODEX_HOME": "/config", "A": "request", "HOME": str(tmp_path)}
+    assert {name: value for name, value in got.items() if name in {*inherited, *expected}} == expected
 
 
 async def test_an_unknown_method(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Looking for an agent, its login and who pays for it."""
 
-from dragoman.sdk._detection.agent import SelectedModel, stored_file, stored_object
+from dragoman.sdk._detection.agent import SelectedModel, program_environment, stored_file, stored_object
 from dragoman.sdk._detection.auth import AuthFinding
 from dragoman.sdk._detection.checks import Checks
 from dragoman.sdk._detection.programs import converse, dialogue, find_executable, probe
@@ -19,6 +19,7 @@ __all__ = [
     "find_executable",
     "key_billing",
     "probe",
+    "program_environment",
     "stored_file",
     "stored_object",
 ]

@@ -21,7 +21,16 @@ from dragoman.adapters.codex.plan import BYPASS, plan_run
 from dragoman.adapters.codex.quota import read_quota
 from dragoman.protocol.errors import FieldViolation, invalid
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
-from dragoman.sdk.detection import AuthFinding, Billing, Checks, RenewingLogin, SelectedModel, find_executable, probe
+from dragoman.sdk.detection import (
+    AuthFinding,
+    Billing,
+    Checks,
+    RenewingLogin,
+    SelectedModel,
+    find_executable,
+    probe,
+    program_environment,
+)
 from dragoman.sdk.fields import JsonValue, as_bool, objects, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
@@ -117,7 +126,7 @@ class CodexAdapter(CommandLineAdapter):
 
     def _program(self, request: adapter_pb2.GetQuotaRequest | adapter_pb2.LoginRequest) -> tuple[dict[str, str], str]:
         """Return the environment and the path of Codex outside of a run; an empty path if there is none."""
-        env = {key: value for key, value in {**os.environ, **request.env}.items() if key not in self.spec.strip}
+        env = program_environment(self.spec, request.config, request.env)
         command = request.config.fields["command"].string_value if "command" in request.config.fields else ""
         return env, str(find_executable(self.spec.executables, env.get("PATH", ""), command) or "")
 

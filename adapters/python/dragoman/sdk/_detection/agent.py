@@ -10,9 +10,11 @@ from dragoman.sdk._detection.auth import AUTH_LIMIT_S, AuthFinding, inherited_ke
 from dragoman.sdk._detection.programs import find_executable, packaged_version, parse_version, probe, script_version
 from dragoman.sdk._encoding.fields import Fields
 from dragoman.sdk._encoding.json_text import read_json_object
+from dragoman.sdk._request.environment import EnvironmentInputs, build_environment
 from dragoman.sdk.spec import AgentSpec
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
+from google.protobuf import struct_pb2
 from msgspec import Struct
 
 VERSION_LIMIT_S = 5.0
@@ -136,6 +138,20 @@ async def _asked(
     spec: AgentSpec, versions: VersionCache, env: Mapping[str, str], executable: Path
 ) -> tuple[str, pb.DetectionProblem | None]:
     return await versions.ask(executable, {**env, **spec.version_variables}, spec.tidy_variables)
+
+
+def program_environment(spec: AgentSpec, config: struct_pb2.Struct, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program that is asked something outside of a run: a run's, without its variables.
+
+    Args:
+        spec: the agent.
+        config: the request's settings, which may hold variables in ``env``.
+        env: the request's variables, which win.
+    """
+    set_there = config.fields["env"].struct_value.fields.items() if "env" in config.fields else ()
+    config_env = {name: value.string_value for name, value in set_there if value.HasField("string_value")}
+    inputs = EnvironmentInputs(config_env=config_env, env=env)
+    return build_environment(inputs, os.environ, strip=spec.strip, allow=spec.inherit)
 
 
 def config_dir(spec: AgentSpec, env: Mapping[str, str]) -> Path | None:
