@@ -35,5 +35,5 @@ class AccountTests:
             assert prompt.url
             enter()
             rest = [step async for step in steps]
-        assert rest == [api.LoginEvent(outcome=api.LoginOutcome())]
+        assert rest == [api.LoginResponse(outcome=api.LoginOutcome())]
         assert harness.model_requests == [], "it costs no tokens"

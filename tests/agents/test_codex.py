@@ -156,7 +156,7 @@ def leading_to(issuer: Issuer, harness: Harness) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def log_in(harness: Harness, issuer: Issuer) -> AsyncIterator[AsyncGenerator[api.LoginEvent, None]]:
+async def log_in(harness: Harness, issuer: Issuer) -> AsyncIterator[AsyncGenerator[api.LoginResponse, None]]:
     """Begin a login without one; yield its steps."""
     env = leading_to(issuer, harness)
     async with aclosing(harness.client.login(harness.adapter, env=env)) as steps:
@@ -528,7 +528,7 @@ class TestCodex(AgentSuite):
             assert not (harness.isolation.config / "auth.json").exists()
             issuer.enter()
             rest = [step async for step in steps]
-        assert rest == [api.LoginEvent(outcome=api.LoginOutcome())]
+        assert rest == [api.LoginResponse(outcome=api.LoginOutcome())]
         stored = harness.isolation.config / "auth.json"
         assert SECRETS[0] in stored.read_text()
         assert stored.stat().st_mode & 0o077 == 0

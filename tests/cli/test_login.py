@@ -17,7 +17,7 @@ PROMPT = api.LoginPrompt(url="https://login.example/device", user_code="AB-12", 
 class Entering(FakeAdapter):
     """Sends these steps of a login."""
 
-    def __init__(self, *events: api.LoginEvent) -> None:
+    def __init__(self, *events: api.LoginResponse) -> None:
         super().__init__()
         self._events = events
 
@@ -31,7 +31,7 @@ class Entering(FakeAdapter):
 
 
 async def test_what_to_open_and_how_it_ended() -> None:
-    fake = Entering(api.LoginEvent(prompt=PROMPT), api.LoginEvent(outcome=api.LoginOutcome()))
+    fake = Entering(api.LoginResponse(prompt=PROMPT), api.LoginResponse(outcome=api.LoginOutcome()))
     async with routed(fake) as env:
         done = await dragoman("login", "fake", "--method", "device_code", env=env)
         shown = await dragoman("login", "fake", "--json", env=env)
@@ -43,6 +43,6 @@ async def test_what_to_open_and_how_it_ended() -> None:
 
 async def test_why_it_failed() -> None:
     failure = pb.Failure(kind=pb.FAILURE_KIND_AUTH_REQUIRED, message="Not entered in time.")
-    async with routed(Entering(api.LoginEvent(outcome=api.LoginOutcome(failure=failure)))) as env:
+    async with routed(Entering(api.LoginResponse(outcome=api.LoginOutcome(failure=failure)))) as env:
         done = await dragoman("login", "fake", env=env)
     assert (done.code, done.out) == (1, "Not entered in time.\n")

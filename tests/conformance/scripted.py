@@ -96,10 +96,10 @@ class ScriptedAdapter(InProcessAdapter):
         del request
         return api.GetQuotaResponse(windows=[pb.RateLimit(window="five_hour", used_percent=42)])
 
-    async def log_in(self, request: api.LoginRequest) -> AsyncGenerator[api.LoginEvent, None]:
+    async def log_in(self, request: api.LoginRequest) -> AsyncGenerator[api.LoginResponse, None]:
         del request
-        yield api.LoginEvent(prompt=api.LoginPrompt(url="https://login.example", user_code="AB-12"))
-        yield api.LoginEvent(outcome=api.LoginOutcome())
+        yield api.LoginResponse(prompt=api.LoginPrompt(url="https://login.example", user_code="AB-12"))
+        yield api.LoginResponse(outcome=api.LoginOutcome())
 
     async def attempt(self, run: Run, job: Job, plan: Plan, env: Mapping[str, str], clocks: Clocks) -> AttemptEnd:
         end = await super().attempt(run, job, plan, env, clocks)

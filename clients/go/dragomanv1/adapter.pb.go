@@ -4206,34 +4206,34 @@ func (x *LoginRequest) GetEnv() map[string]string {
 	return nil
 }
 
-// LoginEvent is a step of a login.
-type LoginEvent struct {
+// LoginResponse is a step of a login.
+type LoginResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What happens.
 	//
 	// Types that are valid to be assigned to Event:
 	//
-	//	*LoginEvent_Prompt
-	//	*LoginEvent_Outcome
-	Event         isLoginEvent_Event `protobuf_oneof:"event"`
+	//	*LoginResponse_Prompt
+	//	*LoginResponse_Outcome
+	Event         isLoginResponse_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *LoginEvent) Reset() {
-	*x = LoginEvent{}
+func (x *LoginResponse) Reset() {
+	*x = LoginResponse{}
 	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *LoginEvent) String() string {
+func (x *LoginResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*LoginEvent) ProtoMessage() {}
+func (*LoginResponse) ProtoMessage() {}
 
-func (x *LoginEvent) ProtoReflect() protoreflect.Message {
+func (x *LoginResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_dragoman_v1_adapter_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -4245,53 +4245,53 @@ func (x *LoginEvent) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use LoginEvent.ProtoReflect.Descriptor instead.
-func (*LoginEvent) Descriptor() ([]byte, []int) {
+// Deprecated: Use LoginResponse.ProtoReflect.Descriptor instead.
+func (*LoginResponse) Descriptor() ([]byte, []int) {
 	return file_dragoman_v1_adapter_proto_rawDescGZIP(), []int{43}
 }
 
-func (x *LoginEvent) GetEvent() isLoginEvent_Event {
+func (x *LoginResponse) GetEvent() isLoginResponse_Event {
 	if x != nil {
 		return x.Event
 	}
 	return nil
 }
 
-func (x *LoginEvent) GetPrompt() *LoginPrompt {
+func (x *LoginResponse) GetPrompt() *LoginPrompt {
 	if x != nil {
-		if x, ok := x.Event.(*LoginEvent_Prompt); ok {
+		if x, ok := x.Event.(*LoginResponse_Prompt); ok {
 			return x.Prompt
 		}
 	}
 	return nil
 }
 
-func (x *LoginEvent) GetOutcome() *LoginOutcome {
+func (x *LoginResponse) GetOutcome() *LoginOutcome {
 	if x != nil {
-		if x, ok := x.Event.(*LoginEvent_Outcome); ok {
+		if x, ok := x.Event.(*LoginResponse_Outcome); ok {
 			return x.Outcome
 		}
 	}
 	return nil
 }
 
-type isLoginEvent_Event interface {
-	isLoginEvent_Event()
+type isLoginResponse_Event interface {
+	isLoginResponse_Event()
 }
 
-type LoginEvent_Prompt struct {
+type LoginResponse_Prompt struct {
 	// What a person has to do. A later one replaces it.
 	Prompt *LoginPrompt `protobuf:"bytes,1,opt,name=prompt,proto3,oneof"`
 }
 
-type LoginEvent_Outcome struct {
+type LoginResponse_Outcome struct {
 	// How the login ended.
 	Outcome *LoginOutcome `protobuf:"bytes,2,opt,name=outcome,proto3,oneof"`
 }
 
-func (*LoginEvent_Prompt) isLoginEvent_Event() {}
+func (*LoginResponse_Prompt) isLoginResponse_Event() {}
 
-func (*LoginEvent_Outcome) isLoginEvent_Event() {}
+func (*LoginResponse_Outcome) isLoginResponse_Event() {}
 
 // LoginPrompt asks a person to open a page and to log in there.
 type LoginPrompt struct {
@@ -5471,9 +5471,8 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x03env\x18\x04 \x03(\v2\".dragoman.v1.LoginRequest.EnvEntryR\x03env\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x80\x01\n" +
-	"\n" +
-	"LoginEvent\x122\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x83\x01\n" +
+	"\rLoginResponse\x122\n" +
 	"\x06prompt\x18\x01 \x01(\v2\x18.dragoman.v1.LoginPromptH\x00R\x06prompt\x125\n" +
 	"\aoutcome\x18\x02 \x01(\v2\x19.dragoman.v1.LoginOutcomeH\x00R\aoutcomeB\a\n" +
 	"\x05event\"w\n" +
@@ -5590,7 +5589,7 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\x15SKILL_STATE_INSTALLED\x10\x01\x12\x15\n" +
 	"\x11SKILL_STATE_STALE\x10\x02\x12\x18\n" +
 	"\x14SKILL_STATE_EXTERNAL\x10\x03\x12\x17\n" +
-	"\x13SKILL_STATE_MISSING\x10\x042\xab\t\n" +
+	"\x13SKILL_STATE_MISSING\x10\x042\xae\t\n" +
 	"\x0eAdapterService\x12G\n" +
 	"\bDescribe\x12\x1c.dragoman.v1.DescribeRequest\x1a\x1d.dragoman.v1.DescribeResponse\x12A\n" +
 	"\x06Detect\x12\x1a.dragoman.v1.DetectRequest\x1a\x1b.dragoman.v1.DetectResponse\x12\\\n" +
@@ -5610,8 +5609,8 @@ const file_dragoman_v1_adapter_proto_rawDesc = "" +
 	"\fReadArtifact\x12 .dragoman.v1.ReadArtifactRequest\x1a!.dragoman.v1.ReadArtifactResponse0\x01\x12;\n" +
 	"\x04Send\x12\x18.dragoman.v1.SendRequest\x1a\x19.dragoman.v1.SendResponse\x12J\n" +
 	"\tUpdateRun\x12\x1d.dragoman.v1.UpdateRunRequest\x1a\x1e.dragoman.v1.UpdateRunResponse\x12G\n" +
-	"\bGetQuota\x12\x1c.dragoman.v1.GetQuotaRequest\x1a\x1d.dragoman.v1.GetQuotaResponse\x12=\n" +
-	"\x05Login\x12\x19.dragoman.v1.LoginRequest\x1a\x17.dragoman.v1.LoginEvent0\x01B+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
+	"\bGetQuota\x12\x1c.dragoman.v1.GetQuotaRequest\x1a\x1d.dragoman.v1.GetQuotaResponse\x12@\n" +
+	"\x05Login\x12\x19.dragoman.v1.LoginRequest\x1a\x1a.dragoman.v1.LoginResponse0\x01B+Z)dragoman/clients/go/dragomanv1;dragomanv1b\x06proto3"
 
 var (
 	file_dragoman_v1_adapter_proto_rawDescOnce sync.Once
@@ -5678,7 +5677,7 @@ var file_dragoman_v1_adapter_proto_goTypes = []any{
 	(*GetQuotaRequest)(nil),         // 47: dragoman.v1.GetQuotaRequest
 	(*GetQuotaResponse)(nil),        // 48: dragoman.v1.GetQuotaResponse
 	(*LoginRequest)(nil),            // 49: dragoman.v1.LoginRequest
-	(*LoginEvent)(nil),              // 50: dragoman.v1.LoginEvent
+	(*LoginResponse)(nil),           // 50: dragoman.v1.LoginResponse
 	(*LoginPrompt)(nil),             // 51: dragoman.v1.LoginPrompt
 	(*LoginOutcome)(nil),            // 52: dragoman.v1.LoginOutcome
 	(*ListSkillsRequest)(nil),       // 53: dragoman.v1.ListSkillsRequest
@@ -5801,8 +5800,8 @@ var file_dragoman_v1_adapter_proto_depIdxs = []int32{
 	90,  // 75: dragoman.v1.GetQuotaResponse.failure:type_name -> dragoman.v1.Failure
 	77,  // 76: dragoman.v1.LoginRequest.config:type_name -> google.protobuf.Struct
 	73,  // 77: dragoman.v1.LoginRequest.env:type_name -> dragoman.v1.LoginRequest.EnvEntry
-	51,  // 78: dragoman.v1.LoginEvent.prompt:type_name -> dragoman.v1.LoginPrompt
-	52,  // 79: dragoman.v1.LoginEvent.outcome:type_name -> dragoman.v1.LoginOutcome
+	51,  // 78: dragoman.v1.LoginResponse.prompt:type_name -> dragoman.v1.LoginPrompt
+	52,  // 79: dragoman.v1.LoginResponse.outcome:type_name -> dragoman.v1.LoginOutcome
 	78,  // 80: dragoman.v1.LoginPrompt.expires_at:type_name -> google.protobuf.Timestamp
 	90,  // 81: dragoman.v1.LoginOutcome.failure:type_name -> dragoman.v1.Failure
 	24,  // 82: dragoman.v1.ListSkillsRequest.workspace:type_name -> dragoman.v1.Workspace
@@ -5846,7 +5845,7 @@ var file_dragoman_v1_adapter_proto_depIdxs = []int32{
 	42,  // 120: dragoman.v1.AdapterService.Send:output_type -> dragoman.v1.SendResponse
 	44,  // 121: dragoman.v1.AdapterService.UpdateRun:output_type -> dragoman.v1.UpdateRunResponse
 	48,  // 122: dragoman.v1.AdapterService.GetQuota:output_type -> dragoman.v1.GetQuotaResponse
-	50,  // 123: dragoman.v1.AdapterService.Login:output_type -> dragoman.v1.LoginEvent
+	50,  // 123: dragoman.v1.AdapterService.Login:output_type -> dragoman.v1.LoginResponse
 	108, // [108:124] is the sub-list for method output_type
 	92,  // [92:108] is the sub-list for method input_type
 	92,  // [92:92] is the sub-list for extension type_name
@@ -5893,8 +5892,8 @@ func file_dragoman_v1_adapter_proto_init() {
 		(*UpdateRunRequest_PermissionMode)(nil),
 	}
 	file_dragoman_v1_adapter_proto_msgTypes[43].OneofWrappers = []any{
-		(*LoginEvent_Prompt)(nil),
-		(*LoginEvent_Outcome)(nil),
+		(*LoginResponse_Prompt)(nil),
+		(*LoginResponse_Outcome)(nil),
 	}
 	file_dragoman_v1_adapter_proto_msgTypes[53].OneofWrappers = []any{}
 	type x struct{}

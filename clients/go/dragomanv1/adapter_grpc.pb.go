@@ -250,7 +250,7 @@ type AdapterServiceClient interface {
 	// | the adapter does not declare FEATURE_LOGIN | UNIMPLEMENTED NOT_IMPLEMENTED | log in with the agent's own command |
 	// | `method` is not one of the agent's | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | leave it out |
 	// | the server ends the stream to drain | UNAVAILABLE DRAINING | call again |
-	Login(ctx context.Context, in *LoginRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LoginEvent], error)
+	Login(ctx context.Context, in *LoginRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LoginResponse], error)
 }
 
 type adapterServiceClient struct {
@@ -438,13 +438,13 @@ func (c *adapterServiceClient) GetQuota(ctx context.Context, in *GetQuotaRequest
 	return out, nil
 }
 
-func (c *adapterServiceClient) Login(ctx context.Context, in *LoginRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LoginEvent], error) {
+func (c *adapterServiceClient) Login(ctx context.Context, in *LoginRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LoginResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &AdapterService_ServiceDesc.Streams[3], AdapterService_Login_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[LoginRequest, LoginEvent]{ClientStream: stream}
+	x := &grpc.GenericClientStream[LoginRequest, LoginResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -455,7 +455,7 @@ func (c *adapterServiceClient) Login(ctx context.Context, in *LoginRequest, opts
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AdapterService_LoginClient = grpc.ServerStreamingClient[LoginEvent]
+type AdapterService_LoginClient = grpc.ServerStreamingClient[LoginResponse]
 
 // AdapterServiceServer is the server API for AdapterService service.
 // All implementations must embed UnimplementedAdapterServiceServer
@@ -661,7 +661,7 @@ type AdapterServiceServer interface {
 	// | the adapter does not declare FEATURE_LOGIN | UNIMPLEMENTED NOT_IMPLEMENTED | log in with the agent's own command |
 	// | `method` is not one of the agent's | INVALID_ARGUMENT INVALID_REQUEST + BadRequest | leave it out |
 	// | the server ends the stream to drain | UNAVAILABLE DRAINING | call again |
-	Login(*LoginRequest, grpc.ServerStreamingServer[LoginEvent]) error
+	Login(*LoginRequest, grpc.ServerStreamingServer[LoginResponse]) error
 	mustEmbedUnimplementedAdapterServiceServer()
 }
 
@@ -717,7 +717,7 @@ func (UnimplementedAdapterServiceServer) UpdateRun(context.Context, *UpdateRunRe
 func (UnimplementedAdapterServiceServer) GetQuota(context.Context, *GetQuotaRequest) (*GetQuotaResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetQuota not implemented")
 }
-func (UnimplementedAdapterServiceServer) Login(*LoginRequest, grpc.ServerStreamingServer[LoginEvent]) error {
+func (UnimplementedAdapterServiceServer) Login(*LoginRequest, grpc.ServerStreamingServer[LoginResponse]) error {
 	return status.Error(codes.Unimplemented, "method Login not implemented")
 }
 func (UnimplementedAdapterServiceServer) mustEmbedUnimplementedAdapterServiceServer() {}
@@ -995,11 +995,11 @@ func _AdapterService_Login_Handler(srv interface{}, stream grpc.ServerStream) er
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(AdapterServiceServer).Login(m, &grpc.GenericServerStream[LoginRequest, LoginEvent]{ServerStream: stream})
+	return srv.(AdapterServiceServer).Login(m, &grpc.GenericServerStream[LoginRequest, LoginResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AdapterService_LoginServer = grpc.ServerStreamingServer[LoginEvent]
+type AdapterService_LoginServer = grpc.ServerStreamingServer[LoginResponse]
 
 // AdapterService_ServiceDesc is the grpc.ServiceDesc for AdapterService service.
 // It's only intended for direct use with grpc.RegisterService,

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 BEGUN = {"loginId": "l", "verificationUrl": "https://auth.example/codex/device", "userCode": "AB-12"}
-PROMPT = api.LoginEvent(prompt=api.LoginPrompt(url="https://auth.example/codex/device", user_code="AB-12"))
-DONE = api.LoginEvent(outcome=api.LoginOutcome())
+PROMPT = api.LoginResponse(prompt=api.LoginPrompt(url="https://auth.example/codex/device", user_code="AB-12"))
+DONE = api.LoginResponse(outcome=api.LoginOutcome())
 PROGRAM = """#!/bin/sh
 read hello; echo '{"id": 1, "result": {}}'
 read initialized; echo '{"method": "configWarning", "params": {}}'
@@ -39,7 +39,7 @@ def install(folder: Path, *answers: object, then: str = "") -> api.LoginRequest:
     return api.LoginRequest(env={"PATH": f"{folder}:{os.defpath}", "HOME": str(folder)})
 
 
-async def steps(request: api.LoginRequest) -> list[api.LoginEvent]:
+async def steps(request: api.LoginRequest) -> list[api.LoginResponse]:
     return [step async for step in adapter().log_in(request)]
 
 

@@ -23,14 +23,14 @@ class Entering(Scripted):
     def describe(self) -> AdapterInfo:
         return replace(self.info, capabilities=capabilities(pb.FEATURE_PROMPT, pb.FEATURE_LOGIN))
 
-    async def log_in(self, request: api.LoginRequest) -> AsyncGenerator[api.LoginEvent, None]:
+    async def log_in(self, request: api.LoginRequest) -> AsyncGenerator[api.LoginResponse, None]:
         if request.method:
             raise invalid("method", "is not known")
         try:
-            yield api.LoginEvent(prompt=api.LoginPrompt(url="https://login.example"))
+            yield api.LoginResponse(prompt=api.LoginPrompt(url="https://login.example"))
             if request.env:
                 failure = pb.Failure(kind=pb.FAILURE_KIND_AUTH_REQUIRED, message=f"no {request.env['API_KEY']}")
-                yield api.LoginEvent(outcome=api.LoginOutcome(failure=failure))
+                yield api.LoginResponse(outcome=api.LoginOutcome(failure=failure))
             await asyncio.Event().wait()
         finally:
             self.left.set()

@@ -84,7 +84,7 @@ class Adapter(abc.ABC):
         del request
         raise NotImplementedError("an adapter with FEATURE_QUOTA has to report it")
 
-    def log_in(self, request: pb.LoginRequest) -> AsyncGenerator[pb.LoginEvent, None]:
+    def log_in(self, request: pb.LoginRequest) -> AsyncGenerator[pb.LoginResponse, None]:
         """Have the agent log its user in; its adapter declares FEATURE_LOGIN.
 
         Why it failed is the outcome, never an exception; after the outcome nothing follows. Closed, the iterator ends

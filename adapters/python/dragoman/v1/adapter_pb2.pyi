@@ -2173,8 +2173,8 @@ class LoginRequest(google.protobuf.message.Message):
 Global___LoginRequest: typing_extensions.TypeAlias = LoginRequest
 
 @typing.final
-class LoginEvent(google.protobuf.message.Message):
-    """LoginEvent is a step of a login."""
+class LoginResponse(google.protobuf.message.Message):
+    """LoginResponse is a step of a login."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2198,7 +2198,7 @@ class LoginEvent(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["event", b"event", "outcome", b"outcome", "prompt", b"prompt"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["prompt", "outcome"] | None: ...
 
-Global___LoginEvent: typing_extensions.TypeAlias = LoginEvent
+Global___LoginResponse: typing_extensions.TypeAlias = LoginResponse
 
 @typing.final
 class LoginPrompt(google.protobuf.message.Message):

@@ -143,7 +143,7 @@ class AdapterServiceStub(object):
         self.Login = channel.unary_stream(
                 '/dragoman.v1.AdapterService/Login',
                 request_serializer=dragoman_dot_v1_dot_adapter__pb2.LoginRequest.SerializeToString,
-                response_deserializer=dragoman_dot_v1_dot_adapter__pb2.LoginEvent.FromString,
+                response_deserializer=dragoman_dot_v1_dot_adapter__pb2.LoginResponse.FromString,
                 _registered_method=True)
 
 
@@ -511,7 +511,7 @@ def add_AdapterServiceServicer_to_server(servicer, server):
             'Login': grpc.unary_stream_rpc_method_handler(
                     servicer.Login,
                     request_deserializer=dragoman_dot_v1_dot_adapter__pb2.LoginRequest.FromString,
-                    response_serializer=dragoman_dot_v1_dot_adapter__pb2.LoginEvent.SerializeToString,
+                    response_serializer=dragoman_dot_v1_dot_adapter__pb2.LoginResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -975,7 +975,7 @@ class AdapterService(object):
             target,
             '/dragoman.v1.AdapterService/Login',
             dragoman_dot_v1_dot_adapter__pb2.LoginRequest.SerializeToString,
-            dragoman_dot_v1_dot_adapter__pb2.LoginEvent.FromString,
+            dragoman_dot_v1_dot_adapter__pb2.LoginResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -278,15 +278,15 @@ _AdapterServiceLoginType = typing_extensions.TypeVar(
     '_AdapterServiceLoginType',
     grpc.UnaryStreamMultiCallable[
         dragoman.v1.adapter_pb2.LoginRequest,
-        dragoman.v1.adapter_pb2.LoginEvent,
+        dragoman.v1.adapter_pb2.LoginResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
         dragoman.v1.adapter_pb2.LoginRequest,
-        dragoman.v1.adapter_pb2.LoginEvent,
+        dragoman.v1.adapter_pb2.LoginResponse,
     ],
     default=grpc.UnaryStreamMultiCallable[
         dragoman.v1.adapter_pb2.LoginRequest,
-        dragoman.v1.adapter_pb2.LoginEvent,
+        dragoman.v1.adapter_pb2.LoginResponse,
     ],
 )
 
@@ -387,7 +387,7 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
         ],
         grpc.UnaryStreamMultiCallable[
             dragoman.v1.adapter_pb2.LoginRequest,
-            dragoman.v1.adapter_pb2.LoginEvent,
+            dragoman.v1.adapter_pb2.LoginResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -455,7 +455,7 @@ class AdapterServiceStub(typing.Generic[_AdapterServiceDescribeType, _AdapterSer
         ],
         grpc.aio.UnaryStreamMultiCallable[
             dragoman.v1.adapter_pb2.LoginRequest,
-            dragoman.v1.adapter_pb2.LoginEvent,
+            dragoman.v1.adapter_pb2.LoginResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -724,7 +724,7 @@ AdapterServiceAsyncStub: typing_extensions.TypeAlias = AdapterServiceStub[
     ],
     grpc.aio.UnaryStreamMultiCallable[
         dragoman.v1.adapter_pb2.LoginRequest,
-        dragoman.v1.adapter_pb2.LoginEvent,
+        dragoman.v1.adapter_pb2.LoginResponse,
     ],
 ]
 
@@ -1030,7 +1030,7 @@ class AdapterServiceServicer(metaclass=abc.ABCMeta):
         self,
         request: dragoman.v1.adapter_pb2.LoginRequest,
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[dragoman.v1.adapter_pb2.LoginEvent], collections.abc.AsyncIterator[dragoman.v1.adapter_pb2.LoginEvent]]:
+    ) -> typing.Union[collections.abc.Iterator[dragoman.v1.adapter_pb2.LoginResponse], collections.abc.AsyncIterator[dragoman.v1.adapter_pb2.LoginResponse]]:
         """Login has the agent log its user in, in the agent's own way, and streams what a person has to do for it: prompts,
         then one `outcome`, which is the last event. It takes as long as the person does; ending the call ends the agent's
         program, and with it the login. What the agent gets it keeps in its own files: no credential is in an event or a

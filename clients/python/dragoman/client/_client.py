@@ -358,7 +358,7 @@ class Client:
         method: str = "",
         config: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> AsyncGenerator[pb.LoginEvent, None]:
+    ) -> AsyncGenerator[pb.LoginResponse, None]:
         """Have an agent log its user in, and yield what a person has to do for it; the last one is the outcome.
 
         Closing the iterator, by ``aclose``, ends the agent's program and the login.

@@ -7,7 +7,7 @@ from dragoman.client._channel import Channel
 from dragoman.v1 import adapter_pb2 as pb
 
 
-async def steps(channel: Channel, request: pb.LoginRequest) -> AsyncGenerator[pb.LoginEvent, None]:
+async def steps(channel: Channel, request: pb.LoginRequest) -> AsyncGenerator[pb.LoginResponse, None]:
     """Yield the steps of a login; closed, it ends the login.
 
     Raises:

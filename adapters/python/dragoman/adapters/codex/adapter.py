@@ -112,13 +112,13 @@ class CodexAdapter(CommandLineAdapter):
             return adapter_pb2.GetQuotaResponse(failure=self._missing())
         return await read_quota(executable, env, self.spec.version, self.login_locks)
 
-    async def log_in(self, request: adapter_pb2.LoginRequest) -> AsyncGenerator[adapter_pb2.LoginEvent, None]:
+    async def log_in(self, request: adapter_pb2.LoginRequest) -> AsyncGenerator[adapter_pb2.LoginResponse, None]:
         """Log Codex in with a device code."""
         if request.method not in {"", METHOD}:
             raise invalid("method", f"must be {METHOD}, or left out")
         env, executable = self._program(request)
         if not executable:
-            yield adapter_pb2.LoginEvent(outcome=adapter_pb2.LoginOutcome(failure=self._missing()))
+            yield adapter_pb2.LoginResponse(outcome=adapter_pb2.LoginOutcome(failure=self._missing()))
             return
         async with contextlib.aclosing(log_in(executable, env, self.spec.version)) as events:
             async for event in events:

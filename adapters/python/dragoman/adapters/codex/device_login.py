@@ -21,7 +21,7 @@ _ID: Final = 2
 """Of the second request."""
 
 
-async def log_in(executable: str, env: Mapping[str, str], version: str) -> AsyncGenerator[api.LoginEvent, None]:
+async def log_in(executable: str, env: Mapping[str, str], version: str) -> AsyncGenerator[api.LoginResponse, None]:
     """Log Codex in; its last event is the outcome. Codex stores what it gets in its own files.
 
     Args:
@@ -49,7 +49,7 @@ class DeviceLogin:
     def __init__(self) -> None:
         self._login_id = ""
 
-    def step(self, line: str) -> api.LoginEvent | None:
+    def step(self, line: str) -> api.LoginResponse | None:
         """Return what a line says of the login; ``None`` if nothing."""
         answer = parse_json_object(line.encode()) or {}
         if answer.get("id") == _ID and "method" not in answer:
@@ -60,22 +60,22 @@ class DeviceLogin:
         if text(about, "loginId") != self._login_id:
             return None
         if about.get("success") is True:
-            return api.LoginEvent(outcome=api.LoginOutcome())
+            return api.LoginResponse(outcome=api.LoginOutcome())
         return _refused(text(about, "error") or "the login was not completed", pb.FAILURE_KIND_AUTH_REQUIRED)
 
-    def _begun(self, answer: Fields) -> api.LoginEvent:
+    def _begun(self, answer: Fields) -> api.LoginResponse:
         result = inner(answer, "result")
         self._login_id, url = text(result, "loginId"), text(result, "verificationUrl")
         if self._login_id and url:
-            return api.LoginEvent(prompt=api.LoginPrompt(url=url, user_code=text(result, "userCode")))
+            return api.LoginResponse(prompt=api.LoginPrompt(url=url, user_code=text(result, "userCode")))
         why = text(inner(answer, "error"), "message") or "it offers no device code"
         return _refused(why, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE)
 
 
-def failed(info: FailureInfo) -> api.LoginEvent:
+def failed(info: FailureInfo) -> api.LoginResponse:
     """Return the outcome of a login that failed."""
-    return api.LoginEvent(outcome=api.LoginOutcome(failure=failure_message(info)))
+    return api.LoginResponse(outcome=api.LoginOutcome(failure=failure_message(info)))
 
 
-def _refused(why: str, kind: pb.FailureKind.ValueType) -> api.LoginEvent:
+def _refused(why: str, kind: pb.FailureKind.ValueType) -> api.LoginResponse:
     return failed(FailureInfo(kind, sentence("Codex", why), "codex_login"))

@@ -83,7 +83,7 @@ def _window(window: event_pb2.RateLimit) -> tuple[str, ...]:
 @click.command("login")
 @click.argument("adapter")
 @click.option("--method", default="", metavar="NAME", help="How; by default the adapter's first way.")
-@json_option("Print one line of JSON per step, a LoginEvent.")
+@json_option("Print one line of JSON per step, a LoginResponse.")
 @router_option()
 def login_command(adapter: str, method: str, as_json: bool, router: str | None) -> int:
     """Log ADAPTER's agent in: open the page that is shown, and enter the code. Ctrl-C ends the login.
@@ -101,7 +101,7 @@ def login_command(adapter: str, method: str, as_json: bool, router: str | None) 
     return run_connected(router, work, adapter=adapter)
 
 
-def _step(event: adapter_pb2.LoginEvent) -> list[list[Segment]]:
+def _step(event: adapter_pb2.LoginResponse) -> list[list[Segment]]:
     if event.HasField("prompt"):
         prompt = event.prompt
         code = [[Segment(f"code: {one_line(prompt.user_code)}", Style.STRONG)]] if prompt.user_code else []
