@@ -28,7 +28,7 @@ _LIMITS = (
     ("adapters.codex.adapter", "_SANDBOX_LIMIT_S"),
     ("adapters.codex.login", "_STATUS_LIMIT_S"),
     ("adapters.codex.quota", "LIMIT_S"),
-    ("adapters.codex.quota", "_TURN_LIMIT_S"),
+    ("adapters.codex.turn", "_LIMIT_S"),
     ("adapters.http.adapter", "CANCEL_LIMIT_S"),
     ("adapters.http.adapter", "_HEALTH_LIMIT_S"),
     ("adapters.opencode.adapter", "_DATABASE_LIMIT_S"),

@@ -8,9 +8,10 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 import pytest
-from dragoman.adapters.codex import adapter
+from dragoman.adapters.codex import adapter, turn
 from dragoman.adapters.codex.device_login import DeviceLogin
 from dragoman.protocol.errors import DragomanError
+from dragoman.sdk.detection import LoginLocks, RenewingLogin
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given
@@ -84,8 +85,8 @@ async def test_no_program(tmp_path: Path) -> None:
     assert ended.outcome.failure.kind == pb.FAILURE_KIND_NOT_INSTALLED
 
 
-async def asked_for_quota(request: api.LoginRequest) -> None:
-    await adapter().get_quota(api.GetQuotaRequest(config=request.config, env=request.env))
+async def asked_for_quota(request: api.LoginRequest) -> api.GetQuotaResponse:
+    return await adapter().get_quota(api.GetQuotaRequest(config=request.config, env=request.env))
 
 
 @pytest.mark.parametrize("ask", [steps, asked_for_quota])
@@ -111,6 +112,52 @@ async def test_an_unknown_method(tmp_path: Path) -> None:
     with pytest.raises(DragomanError) as caught:
         await steps(request)
     assert [violation.path for violation in caught.value.violations] == ["method"]
+
+
+def renewable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> RenewingLogin:
+    """Log Codex in already, with a login that may have to be renewed."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    stored = folder / ".codex" / "auth.json"
+    stored.parent.mkdir()
+    stored.write_text(json.dumps({"tokens": {"refresh_token": "r"}}))
+    return RenewingLogin(stored)
+
+
+@pytest.mark.parametrize("answers", [[{"id": 2, "result": BEGUN}], []], ids=["prompt", "end"])
+async def test_runs_with_its_login_wait_until_it_is_renewed(
+    answers: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login, tested, waits = renewable(tmp_path, monkeypatch), adapter(), asyncio.Event()
+    request = install(tmp_path, *answers, then="while read more; do :; done" if answers else "")
+    program = tmp_path / "codex"
+    (tmp_path / "begun").touch()
+    os.mkfifo(tmp_path / "renewed")
+    program.write_text(program.read_text().replace("read asked", f"rm {tmp_path}/begun; read x < {tmp_path}/renewed"))
+    async with aclosing(tested.log_in(request)) as events:
+        first = asyncio.ensure_future(anext(events))
+        while (tmp_path / "begun").exists():  # noqa: ASYNC110 - there is no event for that
+            await asyncio.sleep(0.01)
+        taking = asyncio.ensure_future(LoginLocks().take(login, waits.set))
+        await asyncio.wait({taking, asyncio.ensure_future(waits.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        assert waits.is_set()
+        await asyncio.to_thread((tmp_path / "renewed").write_text, "\n")
+        await first
+        (await taking).release()
+
+
+@pytest.mark.parametrize("ask", [steps, asked_for_quota])
+async def test_a_login_that_runs_renew_is_left_alone(
+    ask: Callable[[api.LoginRequest], Awaitable[object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = renewable(tmp_path, monkeypatch)
+    held = await LoginLocks().take(login, lambda: None)
+    request = install(tmp_path, then=f"touch {tmp_path}/started")
+    with monkeypatch.context() as patched:
+        patched.setattr(turn, "_LIMIT_S", 0.01)
+        assert "codex_login_busy" in str(await ask(request))
+    assert not (tmp_path / "started").exists()
+    held.release()
+    assert "codex_login_busy" not in str(await ask(request))
 
 
 async def test_closing_it_kills_the_program(tmp_path: Path) -> None:

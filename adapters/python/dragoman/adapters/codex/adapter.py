@@ -120,7 +120,7 @@ class CodexAdapter(CommandLineAdapter):
         if not executable:
             yield adapter_pb2.LoginResponse(outcome=adapter_pb2.LoginOutcome(failure=self._missing()))
             return
-        async with contextlib.aclosing(log_in(executable, env, self.spec.version)) as events:
+        async with contextlib.aclosing(log_in(executable, env, self.spec.version, self.login_locks)) as events:
             async for event in events:
                 yield event
 

@@ -5,8 +5,9 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 
 from dragoman.adapters.codex.plan import hello
+from dragoman.adapters.codex.turn import BUSY, LoginBusyError, turn
 from dragoman.sdk import FailureInfo
-from dragoman.sdk.detection import dialogue
+from dragoman.sdk.detection import LoginLocks, dialogue
 from dragoman.sdk.failures import failure_message, sentence
 from dragoman.sdk.fields import Fields, inner, parse_json_object, text
 from dragoman.sdk.jsonrpc import Peer
@@ -21,14 +22,32 @@ _ID: Final = 2
 """Of the second request."""
 
 
-async def log_in(executable: str, env: Mapping[str, str], version: str) -> AsyncGenerator[api.LoginResponse, None]:
+async def log_in(
+    executable: str, env: Mapping[str, str], version: str, locks: LoginLocks
+) -> AsyncGenerator[api.LoginResponse, None]:
     """Log Codex in; its last event is the outcome. Codex stores what it gets in its own files.
+
+    As it starts it may renew the login that it has, so until its first word to the caller it holds that.
 
     Args:
         executable: Codex.
         env: its whole environment.
         version: the adapter's.
+        locks: the turns of those that share a login.
     """
+    try:
+        async with (
+            turn(env, locks) as pass_on,
+            contextlib.aclosing(_steps(executable, env, version)) as events,
+        ):
+            async for event in events:
+                pass_on()
+                yield event
+    except LoginBusyError:
+        yield failed(BUSY)
+
+
+async def _steps(executable: str, env: Mapping[str, str], version: str) -> AsyncGenerator[api.LoginResponse, None]:
     peer, login = Peer[str](says_version=False), DeviceLogin()
     first = hello(peer, version)
     lines = first + peer.notify("initialized") + peer.request(_START, {"type": "chatgptDeviceCode"}, _START)

@@ -1,13 +1,11 @@
 """How much of a ChatGPT account's rate limits is used: the app server asks the account's service."""
 
-import asyncio
-import time
 from collections.abc import Mapping
 from typing import Final
 
 from dragoman.adapters.codex.classify import LOGIN_HINT
-from dragoman.adapters.codex.login import renewing_login
 from dragoman.adapters.codex.plan import hello
+from dragoman.adapters.codex.turn import BUSY, LoginBusyError, turn
 from dragoman.adapters.codex.usage import rate_limits
 from dragoman.sdk import FailureInfo
 from dragoman.sdk.detection import LoginLocks, converse
@@ -20,7 +18,6 @@ from msgspec.structs import replace
 
 READ: Final = "account/rateLimits/read"
 LIMIT_S: Final = 15.0
-_TURN_LIMIT_S: Final = 10.0
 _ID: Final = 2
 """Of the second request."""
 
@@ -36,19 +33,11 @@ async def read_quota(
         version: the adapter's.
         locks: the turns of those that share a login.
     """
-    login, held = renewing_login(env), None
-    if login is not None and login.is_due(time.time()):
-        try:
-            async with asyncio.timeout(_TURN_LIMIT_S):
-                held = await locks.take(login, lambda: None)
-        except (TimeoutError, OSError):
-            message = "Codex's login is about to be renewed by runs that use it; ask again later."
-            return _failed(FailureInfo(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, message, "codex_login_busy"))
     try:
-        return answered(await _ask(executable, env, version))
-    finally:
-        if held is not None:
-            held.release()
+        async with turn(env, locks):
+            return answered(await _ask(executable, env, version))
+    except LoginBusyError:
+        return _failed(BUSY)
 
 
 def answered(line: str) -> api.GetQuotaResponse:
