@@ -9,7 +9,6 @@ from dragoman.adapters.gemini_cli.adapter import GeminiCliAdapter
 from dragoman.adapters.pi.adapter import PiAdapter
 from dragoman.sdk import CommandLineAdapter
 from dragoman.sdk.detection import Checks
-from dragoman.v1 import event_pb2 as pb
 
 SLOW = [GeminiCliAdapter, PiAdapter]
 
@@ -40,8 +39,14 @@ async def test_only_the_test_of_the_environment_starts_it(
     found = await agent.look(env, {})
     assert (found.available, found.version, started.exists()) == (True, "7.8.9", False)
     assert not [problem.code for problem in found.problems if problem.code.startswith(("executable", "version"))]
+    assert await broken(agent, env) == errors
+    started.unlink()
+    program(tmp_path / "bin/node", f"#!/bin/sh\ntouch {started}\nexit 127\n")
+    assert await broken(agent, env) == ["executable_broken"]
+    assert started.exists(), "each time"
+
+
+async def broken(agent: CommandLineAdapter, env: dict[str, str]) -> list[str]:
     checks = Checks()
     await agent.check_agent(env, {}, checks)
-    assert started.exists()
-    codes = [check.code for check in checks.items if check.level == pb.SEVERITY_ERROR]
-    assert [code for code in codes if code == "executable_broken"] == errors
+    return [check.code for check in checks.items if check.code == "executable_broken"]

@@ -117,7 +117,7 @@ class CommandLineAdapter(AgentAdapter):
     async def check_agent(self, env: Mapping[str, str], config: Mapping[str, JsonValue], checks: Checks) -> None:
         """Check that the program can be used."""
         found = await self.look(env, config)
-        if (problem := await start_problem(self.spec, self.versions, env, found)) is not None:
+        if (problem := await start_problem(self.spec, env, found)) is not None:
             found.problems.append(problem)
         check_program(self.spec, found, env, config, checks)
 

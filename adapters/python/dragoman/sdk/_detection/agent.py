@@ -124,14 +124,15 @@ async def locate(
     return Located(str(found), version, (problem,) if problem is not None else ())
 
 
-async def start_problem(
-    spec: AgentSpec, versions: VersionCache, env: Mapping[str, str], found: pb.Detection
-) -> pb.DetectionProblem | None:
-    """Start a program whose version ``locate`` took from its package; return what was wrong with it."""
+async def start_problem(spec: AgentSpec, env: Mapping[str, str], found: pb.Detection) -> pb.DetectionProblem | None:
+    """Start a program whose version ``locate`` took from its package; return what was wrong with it.
+
+    What was asked before does not count: what its program needs may have gone since.
+    """
     executable = Path(found.executable)
     if not found.executable or not script_version(executable, spec.npm_package, env.get("PATH", "")):
         return None
-    return (await _asked(spec, versions, env, executable))[1]
+    return (await _asked(spec, VersionCache(), env, executable))[1]
 
 
 async def _asked(
