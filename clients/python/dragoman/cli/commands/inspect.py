@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 from dragoman.cli import values
+from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import SetupOptions, json_option, router_option, with_options
 from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display import detections
@@ -15,6 +16,7 @@ from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK
 from dragoman.cli.display.table import table
 from dragoman.cli.display.text import enum_label, one_line, sanitize, seconds
+from dragoman.cli.error_report import ErrorReport
 from dragoman.client import Client
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 from dragoman.v1 import adapter_pb2 as pb
@@ -92,11 +94,13 @@ def login_command(adapter: str, method: str, as_json: bool, router: str | None) 
     """
 
     async def work(client: Client) -> int:
-        failed = True
+        outcome = None
         async for event in client.login(adapter, method=method):
-            failed = not event.HasField("outcome") or event.outcome.HasField("failure")
+            outcome = event.outcome if event.HasField("outcome") else outcome
             print_json_lines([event]) if as_json else print_lines(_step(event))
-        return EXIT_FAILED if failed else EXIT_OK
+        if outcome is None:
+            raise CommandError(ErrorReport("the login ended without an outcome"))
+        return EXIT_FAILED if outcome.HasField("failure") else EXIT_OK
 
     return run_connected(router, work, adapter=adapter)
 
@@ -109,7 +113,7 @@ def _step(event: adapter_pb2.LoginResponse) -> list[list[Segment]]:
         return [[Segment(f"open {one_line(prompt.url, 2000)}{end}")], *code]
     if event.outcome.HasField("failure"):
         return [[Segment(one_line(event.outcome.failure.message, 600), Style.ERROR)]]
-    return [[Segment("logged in")]]
+    return [[Segment("logged in")]] if event.HasField("outcome") else []
 
 
 @click.command("adapters")
