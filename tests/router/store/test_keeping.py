@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router.model.stored import StoredRun
+from dragoman.router.api.active_agents import ActiveAgents
+from dragoman.router.model.stored import StoredRun, TaskId
+from dragoman.router.storage.active_table import TOUCH_S
 from dragoman.router.storage.database import Database, StoreError
 from dragoman.router.storage.health import StoreHealth
 from dragoman.router.storage.lease_table import LeaseTable
@@ -129,6 +131,21 @@ async def test_sessions_that_no_run_uses_are_forgotten(store: Store) -> None:
     await RetentionTask(store, clock, replace(KEPT, sessions_s=800.0)).forget()
     assert await store.sessions.get(KEY) is None
     assert await store.sessions.get(other) is not None
+
+
+async def test_a_task_in_use_keeps_its_agent_though_its_use_is_written_once_a_day(store: Store) -> None:
+    clock, task = SetClock(), TaskId("c", "t")
+    active = ActiveAgents(RunLog(store, clock, "one", kept=KEPT), clock)
+    await store.agents.insert(router_pb2.StoredAgent(name="reviewer", version=1))
+    assert await active.set(task, "reviewer")
+    retention = RetentionTask(store, clock, replace(KEPT, sessions_s=60.0))
+    for _ in range(5):
+        clock.now += 0.9 * TOUCH_S
+        await retention.forget()
+        assert await active.use(task) == "reviewer"
+    clock.now += 2 * TOUCH_S + 1.0
+    await retention.forget()
+    assert await active.use(task) == ""
 
 
 async def test_sessions_are_forgotten_as_it_was_configured(folder: Path) -> None:

@@ -1,16 +1,14 @@
 """The active agents of tasks: which stored agent runs a request that names its task alone."""
 
 from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.stored import TaskId
+from dragoman.router.storage.active_table import TOUCH_S
 from dragoman.router.storage.database import StoreError, in_time
 from dragoman.router.storage.run_log import READ_S, RunLog
-
-_TOUCH_S: Final = 86400.0
-"""How old the time of the last use may be: that a task is in use is written once a day, not with every run."""
 
 _T = TypeVar("_T")
 
@@ -33,7 +31,7 @@ class ActiveAgents:
         if found is None:
             return ""
         name, used_at = found
-        if now - used_at > _TOUCH_S:
+        if now - used_at > TOUCH_S:
             await asked(self._run_log.store.active.touch(task, now))
         return name
 

@@ -1,10 +1,13 @@
 """The active agents of tasks in the run log's database."""
 
-from typing import cast
+from typing import Final, cast
 
 from dragoman.router.model.stored import TaskId
 from dragoman.router.storage.database import Database
 from msgspec.structs import asdict
+
+TOUCH_S: Final = 86400.0
+"""How old the time of the last use may be: that a task is in use is written once a day, not with every run."""
 
 
 class ActiveTable:

@@ -5,6 +5,7 @@ from typing import Final
 
 from dragoman.protocol.logs import Logger
 from dragoman.router.model.ports import Clock
+from dragoman.router.storage.active_table import TOUCH_S
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.store import Store
 from msgspec import Struct
@@ -14,6 +15,8 @@ FORGET_S: Final = 60.0
 _SOONEST_S: Final = 1.0
 _SPENDING_S: Final = 86400.0
 """How long what was spent in a period is kept after its end."""
+_ACTIVE_S: Final = 2 * TOUCH_S
+"""How long a task's active agent is kept at least: that it is in use is written late."""
 
 _FOLDED_S: Final = 600.0
 """How long after its end what a run has spent is added to that of others: longer than its last write may take."""
@@ -59,7 +62,7 @@ class RetentionTask:
         now, kept = self._clock.time(), self._kept
         if kept.sessions_s:
             await self._store.sessions.delete_unused(before=now - kept.sessions_s)
-            await self._store.active.delete_unused(before=now - kept.sessions_s)
+            await self._store.active.delete_unused(before=now - max(kept.sessions_s, _ACTIVE_S))
         await self._store.spending.delete_ended(before=now - _SPENDING_S)
         began = self._clock.monotonic()
         while await self._store.spending.fold(before=now - _FOLDED_S) or await self._store.retention.delete_old(
