@@ -49,11 +49,11 @@ async def test_why_it_failed() -> None:
 
 
 async def test_what_it_does_not_know_is_no_outcome() -> None:
-    later = api.LoginEvent.FromString(b"\xfa\x01\x00")  # field 31, of a later contract
-    async with routed(Entering(later, api.LoginEvent(outcome=api.LoginOutcome()), later)) as env:
+    later = api.LoginResponse.FromString(b"\xfa\x01\x00")  # field 31, of a later contract
+    async with routed(Entering(later, api.LoginResponse(outcome=api.LoginOutcome()), later)) as env:
         done = await dragoman("login", "fake", env=env)
     assert (done.code, done.out) == (0, "logged in\n")
-    async with routed(Entering(api.LoginEvent(prompt=api.LoginPrompt(url="https://l.example")), later)) as env:
+    async with routed(Entering(api.LoginResponse(prompt=api.LoginPrompt(url="https://l.example")), later)) as env:
         ended = await dragoman("login", "fake", env=env)
     assert (ended.code, ended.out) == (1, "open https://l.example\n")
     assert ended.err.startswith("error: the login ended without an outcome\n")

@@ -26,8 +26,8 @@ class Entering(Sidecar):
     outcome = pb.LoginOutcome()
 
     async def Login(self, _request: pb.LoginRequest, context: Context) -> None:  # noqa: N802 - the contract's name
-        await context.write(pb.LoginEvent(prompt=pb.LoginPrompt(url="https://login.example")).SerializeToString())
-        await context.write(pb.LoginEvent(outcome=self.outcome).SerializeToString())
+        await context.write(pb.LoginResponse(prompt=pb.LoginPrompt(url="https://login.example")).SerializeToString())
+        await context.write(pb.LoginResponse(outcome=self.outcome).SerializeToString())
 
 
 def with_settings(steps: list[Any], run_id: str, token: str = "", **settings: Any) -> pb.ExecuteRequest:

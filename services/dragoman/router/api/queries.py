@@ -113,7 +113,7 @@ class QueryServicer:
 
 def _has_logged_in(message: bytes) -> bool:
     try:
-        event = pb.LoginEvent.FromString(message)
+        event = pb.LoginResponse.FromString(message)
     except DecodeError:
         return False  # the caller's parser will say so
     return event.HasField("outcome") and not event.outcome.HasField("failure")
