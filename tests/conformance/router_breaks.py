@@ -64,13 +64,15 @@ ROUTER_BREAKS: dict[str, Break] = {
     "router.watch": Break(events=_first_alone),
     "router.session": answer("GetSession", _more_runs),
     "router.session-unknown": reason(Reason.SESSION_NOT_FOUND, Reason.RUN_NOT_FOUND),
-    "router.session-adapter": reason(Reason.ADAPTER_REQUIRED, Reason.INVALID_REQUEST),
+    "router.session-adapter": reason(Reason.ADAPTER_REQUIRED, Reason.INVALID_REQUEST, method="GetSession"),
     "router.agents": answer("ListAgents", lambda _, came: came.ClearField("agents")),
     "router.agent-exists": reason(Reason.AGENT_EXISTS, Reason.INVALID_REQUEST),
     "router.agent-unknown": reason(Reason.AGENT_NOT_FOUND, Reason.RUN_NOT_FOUND, method="UpdateAgent"),
     "router.agent-version": Break(request=_any_version),
     "router.agent-secret": Break(request=_without_secrets),
     "router.agent-active": Break(request=_without_task),
-    "router.agent-run": answer("GetRun", lambda _, came: came.run.ClearField("agent_name")),
+    "router.agent-run": answer(
+        "ListRuns", lambda call, came: came.ClearField("runs") if call.request.agent_name else None
+    ),
 }
 """What breaks each rule that only a router has to keep."""
