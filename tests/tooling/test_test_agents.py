@@ -48,14 +48,14 @@ def test_good():
     has_run("good")
 """
 
-Drive = Callable[[int, int], tuple["subprocess.CompletedProcess[str]", list[str]]]
+Drive = Callable[..., tuple["subprocess.CompletedProcess[str]", list[str]]]
 
 
 @pytest.fixture
 def drive(tmp_path: Path) -> Drive:
     """Run the script with tests that pass the second time, and others that never do; return also what ran."""
 
-    def run(late: int, broken: int) -> tuple["subprocess.CompletedProcess[str]", list[str]]:
+    def run(late: int, broken: int, *further: str) -> tuple["subprocess.CompletedProcess[str]", list[str]]:
         tests = tmp_path / "tests" / "agents"
         tests.mkdir(parents=True)
         (tmp_path / "scripts").mkdir()
@@ -66,7 +66,7 @@ def drive(tmp_path: Path) -> Drive:
         env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         env |= {"JOBS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist"}
         done = subprocess.run(
-            [sys.executable, str(script), "toy"],
+            [sys.executable, str(script), "toy", "--", *further],
             env=env,
             capture_output=True,
             text=True,
@@ -103,6 +103,15 @@ def test_many_failures_are_not_explained_by_a_busy_machine(drive: Drive) -> None
     done, ran = drive(4, 0)
     assert done.returncode == 1
     assert sorted(ran) == ["good", "late 0", "late 1", "late 2", "late 3"]
+    assert "again" not in done.stdout
+
+
+@pytest.mark.parametrize("stops", ["-x", "-vx", "--exitfirst", "--maxfail=1"])
+def test_what_stopped_early_has_not_passed(drive: Drive, stops: str) -> None:
+    """The tests that had not run by then would never run."""
+    done, ran = drive(2, 0, "-n", "0", stops)
+    assert done.returncode != 0
+    assert ran == ["late 0"]
     assert "again" not in done.stdout
 
 
