@@ -54,6 +54,34 @@ def test_the_file_has_no_token_and_is_private(file: Path) -> None:
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
+def test_a_directory_with_other_uses_keeps_its_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRAGOMAN_TOKENS", "tokens.json")
+    tmp_path.chmod(0o755)
+    create_token(tokens_path(), "ci", ["run"], ["*"], None)
+    with pytest.raises(TokenFileError, match="there is no token 'other'"):
+        revoke_token(tokens_path(), "other")
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path, tmp_path / "tokens.json")] == [0o755, 0o600]
+
+
+def test_a_directory_that_others_can_write_is_refused_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o775)
+    with pytest.raises(TokenFileError, match=f"other users can write to {tmp_path} "):
+        create_token(tmp_path / "tokens.json", "ci", ["run"], ["*"], None)
+    assert tmp_path.stat().st_mode & 0o777 == 0o775
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_default_directory_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRAGOMAN_TOKENS", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = tmp_path / "dragoman"
+    folder.mkdir()
+    folder.chmod(0o755)
+    create_token(tokens_path(), "ci", ["run"], ["*"], None)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_token_expires(file: Path) -> None:
     text, tokens = create_token(file, "ci", ["run"], ["*"], 60), ScopedTokens(file)
     assert tokens.caller(text, time.time() + 59) is not None

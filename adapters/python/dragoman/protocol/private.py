@@ -103,9 +103,23 @@ def make_private_directory(path: Path) -> None:
     path = path.absolute()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     _close_to_others(path)
-    _check_chain(f"{path}/.new", str(path))
+    make_checked_directory(path)
     if (uid := path.stat().st_uid) != os.geteuid():
         raise AddressError(f"{path} is no directory of yours (it belongs to uid {uid}); remove it, or choose another")
+
+
+def make_checked_directory(path: Path) -> None:
+    """See to it that a directory exists, in which and in whose place no other user can put something.
+
+    One that is made is this user's alone; one that exists keeps its rights, as it may have other uses.
+
+    Raises:
+        AddressError: others can write it, or could replace it.
+        OSError: it cannot be made.
+    """
+    path = path.absolute()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_chain(f"{path}/.new", str(path))
 
 
 def _close_to_others(path: Path) -> None:

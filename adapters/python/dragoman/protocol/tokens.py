@@ -20,6 +20,7 @@ from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.caller import Caller, unknown_scopes
 from dragoman.protocol.private import (
     file_stamp,
+    make_checked_directory,
     make_private_directory,
     open_lock,
     read_protected,
@@ -186,7 +187,9 @@ def revoke_token(path: Path, name: str) -> None:
 def _changing(path: Path) -> Iterator[list[StoredToken]]:
     """Hand out the tokens to be changed, and write them when the block ends well."""
     try:
-        make_private_directory(path.parent)
+        # Who names a file elsewhere, in /etc or where they work, did not give the directory away.
+        is_default = path.parent == user_state_path()
+        (make_private_directory if is_default else make_checked_directory)(path.parent)
         lock = open_lock(f"{path}.lock")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
