@@ -11,6 +11,36 @@ from hypothesis import strategies as st
 
 _KINDS = re.compile(r"^\[+(identities|issuers|run_tokens)", re.MULTILINE)
 CI = '[[identities]]\nuri = "spiffe://example.org/ci"\nscopes = ["run"]\n'
+FILES = """
+[run_tokens]
+key = "run.key"
+previous = ["old.key", "/keys/older.key"]
+
+[[issuers]]
+name = "a"
+issuer = "https://a.test"
+audience = "dragoman"
+jwks = "cluster.json"
+jwks_ca = "ca.crt"
+
+[[issuers]]
+name = "b"
+issuer = "https://b.test"
+audience = "dragoman"
+jwks = "/keys/jwks.json"
+jwks_ca = "/keys/ca.crt"
+
+[[issuers]]
+name = "c"
+issuer = "https://c.test"
+audience = "dragoman"
+jwks = "https://c.test/keys"
+
+[[issuers]]
+name = "d"
+issuer = "https://d.test"
+audience = "dragoman"
+"""
 
 
 @pytest.mark.parametrize(
@@ -81,6 +111,22 @@ def test_a_pattern_names_what_is_below_its_path_and_nothing_else(end: str, path:
     assert trust.caller_by_uris([]) is None
 
 
+def test_the_files_that_it_names_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through links, as a kubelet makes them: what it puts in their place is another directory."""
+    monkeypatch.chdir("/")
+    (tmp_path / "..1").mkdir()
+    (tmp_path / "..1" / "trust.toml").write_text(FILES)
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "trust.toml").symlink_to("..data/trust.toml")
+    trust = TrustFile(tmp_path / "trust.toml").current()
+    assert trust.run_tokens is not None
+    assert trust.run_tokens.key == str(tmp_path / "run.key")
+    assert trust.run_tokens.previous == (str(tmp_path / "old.key"), "/keys/older.key")
+    places = [(one.jwks, one.jwks_ca) for one in trust.issuers]
+    beside = (str(tmp_path / "cluster.json"), str(tmp_path / "ca.crt"))
+    assert places == [beside, ("/keys/jwks.json", "/keys/ca.crt"), ("https://c.test/keys", ""), ("", "")]
+
+
 def test_what_the_documentation_shows_is_valid() -> None:
     text = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
     shown = [block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if _KINDS.search(block)]
@@ -89,3 +135,12 @@ def test_what_the_documentation_shows_is_valid() -> None:
     assert [bool(one.identities) for one in trusts] == [True, False, False]
     assert [bool(one.issuers) for one in trusts] == [False, True, False]
     assert [one.run_tokens is not None for one in trusts] == [False, False, True]
+
+
+def test_the_cluster_that_the_chart_s_documentation_names_as_an_issuer_has_its_keys_beside_the_file() -> None:
+    text = (Path(__file__).parents[2] / "deploy/README.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (issuer,) = parse_trust(Path("/etc/dragoman/trust/trust.toml"), shown.encode()).issuers
+    assert issuer.jwks == "/etc/dragoman/trust/cluster.json"
+    assert "kubectl get --raw /openid/v1/jwks > cluster.json\n" in text
+    assert "--from-file=cluster.json\n" in text

@@ -95,7 +95,7 @@ class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     audience: str
     """What their claim ``aud`` has to be, or contain."""
     jwks: str = ""
-    """File or URL of its public keys; absent, what OpenID discovery says."""
+    """Path or URL of its public keys; absent, what OpenID discovery says."""
     jwks_ca: str = ""
     """PEM file of the authorities of that URL; absent, the system's."""
     algorithms: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
@@ -180,6 +180,10 @@ def named_trust() -> TrustFile | None:
 def parse_trust(path: Path, data: bytes) -> Trust:
     """Read a trust file, which is TOML.
 
+    Args:
+        path: where it is. Relative names of files in it start from its directory.
+        data: what is in it.
+
     Raises:
         AddressError: it is invalid; the text says where.
     """
@@ -192,7 +196,22 @@ def parse_trust(path: Path, data: bytes) -> Trust:
     problem = next((one for one in _problems(trust) if one), "")
     if problem:
         raise AddressError(f"{path}: {problem}")
-    return trust
+    return _placed(trust, path.parent)
+
+
+def _placed(trust: Trust, folder: Path) -> Trust:
+    """Return it with the paths of its files. Links are not resolved: a kubelet changes where they lead."""
+
+    def beside(name: str) -> str:
+        return str(folder / name) if name and "://" not in name else name
+
+    rule = trust.run_tokens
+    if rule is not None:
+        rule = RunTokenRule(beside(rule.key), rule.issuer, tuple(beside(name) for name in rule.previous))
+    issuers = (
+        msgspec.structs.replace(one, jwks=beside(one.jwks), jwks_ca=beside(one.jwks_ca)) for one in trust.issuers
+    )
+    return Trust(trust.identities, tuple(issuers), rule)
 
 
 def _problems(trust: Trust) -> Iterator[str]:
