@@ -130,8 +130,9 @@ func Features(mode pb.PermissionMode, features ...pb.Feature) *pb.Capabilities {
 	return capabilities
 }
 
-// Init must come first in a program that uses a Server without Main, as a test does: a run's guard is this very program,
-// started again, and Init is what it does then.
+// Init must come first in a program that does anything before Main, as one that sets up a TracerProvider, or that uses a
+// Server without Main, as a test does: a run's guard is this very program, started again, and Init is what it does then. It
+// does not return in a guard.
 func Init() {
 	if guard.Is() {
 		guard.Main()
@@ -141,11 +142,14 @@ func Init() {
 
 // Main serves an adapter where the variable DRAGOMAN_LISTEN says, and does not return. It ends on SIGTERM or SIGINT,
 // once its runs have; a second signal ends these at once. They may continue for the seconds in DRAGOMAN_DRAIN_GRACE before
-// they are cancelled. DRAGOMAN_HEALTH is the address of a port in the clear that serves health alone, for probes.
+// they are cancelled. DRAGOMAN_HEALTH is the address of a port in the clear that serves health alone, for probes. Spans that
+// the TracerProvider has not exported yet are exported before it ends, if that takes at most five seconds.
 func Main(a *Adapter) {
 	Init()
 	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	if err := serve(a, logger); err != nil {
+	err := serve(a, logger)
+	flushSpans(a.TracerProvider, logger)
+	if err != nil {
 		logger.Error("adapter failed", "error", err.Error())
 		os.Exit(1)
 	}

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -20,6 +21,8 @@ const (
 	mostState    = 512  // bytes of a tracestate
 	mostOpen     = 1000 // tool calls of one run that may be under way; spans of further ones are not recorded
 	mostToolName = 128  // bytes
+
+	flushBound = 5 * time.Second // of the export of the last spans
 )
 
 // As https://www.w3.org/TR/trace-context/#traceparent-header says; a later version may be longer, and is read as the first.
@@ -190,6 +193,20 @@ func (s *runSpan) finish(result *pb.Result) {
 		fail(s.span, failure.GetKind().String(), "FAILURE_KIND_")
 	}
 	s.span.End()
+}
+
+// flushSpans exports the spans that a provider still keeps, if it can: one of the SDK of OpenTelemetry exports every few
+// seconds.
+func flushSpans(provider trace.TracerProvider, logger *slog.Logger) {
+	flushing, canFlush := provider.(interface{ ForceFlush(context.Context) error })
+	if !canFlush {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushBound)
+	defer cancel()
+	if err := flushing.ForceFlush(ctx); err != nil {
+		logger.Warn("spans were not exported", "error", err.Error())
+	}
 }
 
 func fail(span trace.Span, kind, prefix string) {

@@ -1,12 +1,18 @@
 package adapter_test
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -194,5 +200,46 @@ func TestSpansOfARunAndItsToolCalls(t *testing.T) {
 			!maps.Equal(span.attributes, due.attributes) {
 			t.Errorf("got %s of %s, %v %v, want %v", span.name, span.parent.SpanID(), span.status, span.attributes, due)
 		}
+	}
+}
+
+// flushed is a provider that prints how long a flush may take.
+type flushed struct{ noop.TracerProvider }
+
+func (flushed) ForceFlush(ctx context.Context) error {
+	until, isBounded := ctx.Deadline()
+	fmt.Println("flushed, within five seconds:", isBounded && time.Until(until) <= 5*time.Second)
+	return errors.New("no collector")
+}
+
+func TestTheLastSpansAreExportedBeforeTheEnd(t *testing.T) {
+	served := described(showTrace)
+	served.TracerProvider = flushed{}
+	const isProgram = "TESTS_OF_TRACES_SERVE"
+	if os.Getenv(isProgram) != "" {
+		adapter.Main(served) // does not return
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	program := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$")
+	program.Env = append(os.Environ(), isProgram+"=1", "DRAGOMAN_LISTEN=unix:"+filepath.Join(t.TempDir(), "s"))
+	var printed strings.Builder
+	program.Stdout = &printed
+	log, err := program.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	hasWarned := false
+	for lines := bufio.NewScanner(log); lines.Scan(); {
+		if strings.Contains(lines.Text(), "adapter ready") {
+			_ = program.Process.Signal(syscall.SIGTERM)
+		}
+		hasWarned = hasWarned || strings.Contains(lines.Text(), "no collector")
+	}
+	if err := program.Wait(); err != nil || printed.String() != "flushed, within five seconds: true\n" || !hasWarned {
+		t.Errorf("it ended with %v, printed %q, warned: %v", err, printed.String(), hasWarned)
 	}
 }

@@ -72,7 +72,7 @@ pub use inputs::{Decision, Question, Resolution};
 pub use reason::{DOMAIN, Reason, Refusal, Violation};
 pub use request::sessions::Session;
 pub use run::{Ended, Error, Failure, Run, Stop, succeeded};
-pub use serve::serve;
+pub use serve::{init, serve};
 
 /// Revision of the contract that this crate implements.
 pub const REVISION: u32 = 1;

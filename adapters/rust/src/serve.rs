@@ -21,14 +21,22 @@ const CLOSING: Duration = Duration::from_secs(1);
 /// Bytes of a request that holds the name of a service.
 const LARGEST_PROBE: usize = 4096;
 
+/// Must come first in a `main` that does anything before [`serve`], as one that sets up a provider of traces: a run's guard is
+/// this very program, started again, and this is what it does then. It does not return in a guard, and does nothing elsewhere.
+pub fn init() {
+    if guard::run_if_stage() {
+        std::process::exit(0);
+    }
+}
+
 /// Serves an adapter where the variable `DRAGOMAN_LISTEN` says. It ends on SIGTERM or SIGINT, once its runs have; a second
 /// signal ends these at once. They may continue for the seconds in `DRAGOMAN_DRAIN_GRACE` before they are cancelled.
-/// `DRAGOMAN_HEALTH` is the address of a port in the clear that serves health alone, for probes. It must come first in `main`: a run's guard is this very program, started again, and this is
-/// what it does then.
+/// `DRAGOMAN_HEALTH` is the address of a port in the clear that serves health alone, for probes.
+///
+/// It must come first in `main`, or after [`init`]: a run's guard is this very program, started again, and this is what it does
+/// then. It returns where the adapter was served, and not in a guard: a provider of traces is to be shut down after it.
 pub fn serve<A: Adapter>(adapter: A) -> ExitCode {
-    if guard::run_if_stage() {
-        return ExitCode::SUCCESS;
-    }
+    init();
     let served = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -149,7 +157,24 @@ async fn either(one: &mut Signal, other: &mut Signal) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Command, Stdio};
+
     use super::*;
+
+    #[test]
+    fn a_guard_does_not_come_back_from_init() {
+        let is_guard = std::env::args_os().next().is_some_and(|name| name == "dragoman-guard");
+        init();
+        assert!(!is_guard, "a guard has come back");
+        // This test once more, by a guard, which ends at once, as its standard input is no socket.
+        let own = std::env::current_exe().expect("a program");
+        let test = ["--exact", "serve::tests::a_guard_does_not_come_back_from_init", "--nocapture"];
+        let guard = Command::new(own).arg0("dragoman-guard").args(test).stdin(Stdio::null()).output();
+        let guard = guard.expect("it starts");
+        let printed = String::from_utf8_lossy(&guard.stdout);
+        assert!(guard.status.success() && !printed.contains("test result"), "{printed}");
+    }
 
     #[test]
     fn a_drain_grace_is_a_number_of_seconds() {

@@ -2,6 +2,7 @@ import type { Adapter, Log } from "./adapter.js";
 import { textOf } from "./failure.js";
 import { current } from "./live.js";
 import { Server } from "./server.js";
+import { flushSpans } from "./spans.js";
 
 const GRACE_MS = 15_000;
 const LONGEST_MS = 2 ** 31 - 1; // of a timer
@@ -9,7 +10,8 @@ const LONGEST_MS = 2 ** 31 - 1; // of a timer
 /**
  * Serves an adapter where the variable DRAGOMAN_LISTEN says, and ends the process on SIGTERM or SIGINT, once its runs
  * have ended; a second signal ends these at once. They may continue for the seconds in DRAGOMAN_DRAIN_GRACE before they
- * are cancelled. DRAGOMAN_HEALTH is the address of a port in the clear that serves health alone, for probes.
+ * are cancelled. DRAGOMAN_HEALTH is the address of a port in the clear that serves health alone, for probes. Spans that
+ * the registered provider has not exported yet are exported before the end, if that takes at most five seconds.
  */
 export async function serve(adapter: Adapter, log: Log = toStandardError): Promise<void> {
   const address = process.env["DRAGOMAN_LISTEN"];
@@ -19,7 +21,6 @@ export async function serve(adapter: Adapter, log: Log = toStandardError): Promi
     const server = new Server(adapter, log);
     if (process.env["DRAGOMAN_HEALTH"]) await server.serveHealth(process.env["DRAGOMAN_HEALTH"]);
     await server.listen(address);
-    log("info", "adapter ready", { adapter: server.described.adapter, listen: address });
     // A promise that an author forgot to await ends its own run, and not those of all others.
     process.on("unhandledRejection", (reason) => {
       const run = current.getStore();
@@ -38,6 +39,7 @@ export async function serve(adapter: Adapter, log: Log = toStandardError): Promi
     };
     process.on("SIGTERM", onSignal);
     process.on("SIGINT", onSignal);
+    log("info", "adapter ready", { adapter: server.described.adapter, listen: address });
   } catch (error) {
     log("error", "adapter failed", { error: error instanceof Error ? error.message : String(error) });
     process.exit(1);
@@ -48,6 +50,7 @@ async function drain(server: Server, allowedMs: number, log: Log): Promise<void>
   log("info", "adapter draining");
   await server.drain(allowedMs);
   await server.stop(GRACE_MS);
+  await flushSpans(log);
   log("info", "adapter stopped");
   process.exit(0);
 }

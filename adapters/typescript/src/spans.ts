@@ -2,6 +2,8 @@
  * Spans of runs and of their tool calls, by OpenTelemetry if the program has its API, whose provider decides what is
  * recorded. Names and attributes are those of the conventions for generative AI; no content is recorded.
  */
+import { setTimeout as delay } from "node:timers/promises";
+
 import {
   FailureKind,
   Outcome,
@@ -11,11 +13,14 @@ import {
   type Result,
 } from "@dragoman/client/v1";
 
+import type { Log } from "./adapter.js";
+import { textOf } from "./failure.js";
 import { cutText } from "./fields.js";
 import type { RunSpan, TraceContext } from "./trace.js";
 
 const MOST_OPEN = 1000; // tool calls of one run that may be under way; spans of further ones are not recorded
 const MOST_NAME = 128; // bytes
+const FLUSH_MS = 5000;
 
 const SAMPLED = 1; // flag of a trace
 const ERROR = 2; // status of a span
@@ -45,12 +50,19 @@ interface Tracer<Context> {
   startSpan(name: string, options: { attributes: Record<string, string | undefined> }, context: Context): Span;
 }
 
+/** What is used of a provider, or of what stands for the registered one. */
+interface Provider {
+  getDelegate?(): Provider;
+  forceFlush?(): Promise<void>;
+}
+
 /** What is used of `@opentelemetry/api`, which this package can be compiled without. */
 export interface Otel<Context = unknown> {
   ROOT_CONTEXT: Context;
   context: { with<T>(context: Context, act: () => T): T };
   trace: {
     getTracer(name: string): Tracer<Context>;
+    getTracerProvider(): object;
     getSpanContext(context: Context): SpanContext | undefined;
     setSpan(context: Context, span: Span): Context;
     setSpanContext(context: Context, span: SpanContext & { isRemote: boolean }): Context;
@@ -63,6 +75,23 @@ export interface Otel<Context = unknown> {
 export function loadApi(): Promise<Otel | undefined> {
   const name: string = "@opentelemetry/api";
   return import(name).catch(() => undefined);
+}
+
+/** Exports the spans that the registered provider still keeps, if it can and that takes no longer than a bound. */
+export async function flushSpans(log: Log): Promise<void> {
+  const registered: Provider | undefined = (await loadApi())?.trace.getTracerProvider();
+  const provider = registered?.getDelegate?.() ?? registered;
+  const over = new AbortController();
+  const tooLate = delay(FLUSH_MS, undefined, { signal: over.signal }).then(() => {
+    throw new Error(`the provider takes more than ${FLUSH_MS} ms`);
+  });
+  try {
+    await Promise.race([provider?.forceFlush?.(), tooLate]);
+  } catch (error) {
+    log("warning", "spans were not exported", { error: textOf(error) });
+  }
+  tooLate.catch(() => {}); // it is over
+  over.abort();
 }
 
 /**

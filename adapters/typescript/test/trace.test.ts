@@ -1,4 +1,9 @@
 import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
 import { test } from "node:test";
 
 import type { Run } from "@dragoman/adapter";
@@ -212,4 +217,45 @@ test("a run and its tool calls are spans without content", { timeout: 60_000 }, 
       },
     ],
   );
+});
+
+test("the last spans are exported before the end, if that is possible", { timeout: 60_000 }, async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "trace-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const flushes = {
+    done: "Promise.resolve()",
+    refused: 'Promise.reject(new Error("no collector"))',
+    endless: "new Promise(() => {})",
+  };
+  const warnings = await Promise.all(
+    Object.entries(flushes).map(async ([name, flush]) => {
+      const program = `
+        import { serve } from "@dragoman/adapter";
+        import { trace } from "@opentelemetry/api";
+        const forceFlush = () => (console.log("flushed"), ${flush});
+        trace.setGlobalTracerProvider({ getTracer() {}, forceFlush });
+        await serve({ describe: { adapter: "tested" }, run() {} });`;
+      const env = { ...process.env, DRAGOMAN_LISTEN: `unix:${join(folder, name)}` };
+      const child = spawn(process.execPath, ["--input-type=module", "--eval", program], {
+        cwd: import.meta.dirname,
+        env,
+      });
+      t.after(() => child.kill("SIGKILL"));
+      const ended = new Promise((resolve) => child.on("close", resolve));
+      let printed = "";
+      child.stdout.on("data", (data: Buffer) => (printed += data.toString()));
+      const lines: string[] = [];
+      for await (const line of createInterface(child.stderr)) {
+        if (line.includes("adapter ready")) child.kill("SIGTERM");
+        if (line.includes("spans were not exported")) lines.push(line);
+      }
+      assert.deepEqual([await ended, printed], [0, "flushed\n"], name);
+      return lines;
+    }),
+  );
+  assert.deepEqual(
+    warnings.map((lines) => lines.length),
+    [0, 1, 1],
+  );
+  assert.ok(warnings[1]?.[0]?.includes("no collector"));
 });
