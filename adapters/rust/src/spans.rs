@@ -95,7 +95,9 @@ mod otel {
                 ("gen_ai.request.model", &request.model),
                 ("dragoman.run.id", &request.run_id),
             ];
-            let parent = Context::new().with_remote_span_context(span_context(received));
+            let (root, remote) = (Context::new(), span_context(received));
+            // A parent that is none would be one that is not sampled.
+            let parent = if remote.is_valid() { root.with_remote_span_context(remote) } else { root };
             let builder = tracer.span_builder(format!("invoke_agent {adapter}")).with_attributes(present(&all));
             let span = tracer.build_with_context(builder, &parent);
             // Without a provider there is no span, or the one that the call came with.
@@ -253,6 +255,11 @@ mod otel {
 
             fn build_with_context(&self, builder: SpanBuilder, parent: &Context) -> Recording {
                 let outer = parent.span().span_context().clone();
+                assert_eq!(
+                    parent.has_active_span(),
+                    outer.is_valid(),
+                    "a sampler takes it for one that is not sampled"
+                );
                 let id = SpanId::from(u64::try_from(builder.name.len()).expect("it is short"));
                 let context =
                     SpanContext::new(outer.trace_id(), id, outer.trace_flags(), false, outer.trace_state().clone());
@@ -319,6 +326,7 @@ mod otel {
 
             let recorder = Recorder::default();
             global::set_tracer_provider(recorder.clone());
+            RunSpan::begin("test", &request, Trace::default());
             let span = RunSpan::begin("test", &request, received);
             let own = "0000000000000011";
             assert_eq!(span.trace.parent, format!("{}-{own}-01", &PARENT[..35]));
