@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing
 from typing import Any, Self, TypeVar
 
 from dragoman.client._artifacts import pieces
@@ -351,7 +350,7 @@ class Client:
             request.config.CopyFrom(to_struct(config))
         return await self._channel.answer(self._channel.adapter.GetQuota(request, timeout=self._timeout))
 
-    async def login(
+    def login(
         self,
         adapter: str = "",
         *,
@@ -359,7 +358,7 @@ class Client:
         config: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> AsyncGenerator[pb.LoginResponse, None]:
-        """Have an agent log its user in, and yield what a person has to do for it; the last one is the outcome.
+        """Have an agent log its user in; yields what a person has to do for it, at last the outcome.
 
         Closing the iterator, by ``aclose``, ends the agent's program and the login.
 
@@ -375,9 +374,7 @@ class Client:
         request = pb.LoginRequest(adapter=adapter, method=method, env=env)
         if config is not None:
             request.config.CopyFrom(to_struct(config))
-        async with aclosing(steps(self._channel, request)) as events:
-            async for event in events:
-                yield event
+        return steps(self._channel, request)
 
     async def list_skills(
         self, adapter: str = "", *, cwd: str = "", env: Mapping[str, str] | None = None

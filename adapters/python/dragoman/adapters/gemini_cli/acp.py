@@ -19,7 +19,6 @@ from msgspec.structs import replace
 _HEADING: Final = re.compile(r"\A\*\*\*\*\n")
 """Begins a thought without a subject."""
 
-
 _MODES: Final = {"auto_edit": "autoEdit"}
 """Modes that are spelled otherwise on the command line."""
 
@@ -133,7 +132,8 @@ class GeminiAcpParser:
         if self._history.is_on:
             return None
         mode = _MODES.get(update.permission_mode, update.permission_mode)
-        self._announced.add(f"[MODE_UPDATE] {mode}")
+        if mode:
+            self._announced.add(f"[MODE_UPDATE] {mode}")
         return self._inner.update(replace(update, permission_mode=mode))
 
     def interrupt(self) -> Iterable[Output]:
