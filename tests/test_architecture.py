@@ -198,10 +198,12 @@ def test_a_command_starts_its_adapter_before_it_imports_grpc() -> None:
     assert done.stdout == "False\n"
 
 
-def test_a_guard_starts_without_what_is_slow_to_import() -> None:
+@pytest.mark.parametrize("module", ["guard", "adapter_control"])
+def test_a_guard_starts_without_what_is_slow_to_import(module: str) -> None:
     """It is started for each run, without site-packages; `dragoman.guard.launch` says how."""
     slow = [
         "asyncio",
+        "ctypes",
         "dataclasses",
         "enum",
         "json",
@@ -212,11 +214,13 @@ def test_a_guard_starts_without_what_is_slow_to_import() -> None:
         "shutil",
         "signal",
         "socket",
+        "struct",
         "subprocess",
         "typing",
     ]
     program = (
-        f"import sys; sys.path.append({str(ROOT / 'services')!r}); import dragoman.guard.guard;"
+        f"import sys; sys.path.append({str(ROOT / 'services')!r});"
+        f"import dragoman.guard.{module}; from dragoman.guard.tree import become_subreaper; become_subreaper();"
         f"print([name for name in {slow} if name in sys.modules])"
     )
     command = [sys.executable, "-I", "-S", "-c", program]

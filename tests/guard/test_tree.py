@@ -1,6 +1,8 @@
 """The tree beneath a guard: in which order it is ended."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from dragoman.guard import processes
@@ -47,3 +49,18 @@ def test_a_stranger_with_the_pid_of_one_that_was_seen_is_no_member(monkeypatch: 
     tree.watch()
     assert tree.members() == [orphan]
     assert tree.members() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system has subreapers")
+@pytest.mark.parametrize("without", ["", "sys.modules['_ctypes'] = types.ModuleType('_ctypes')"])
+def test_it_adopts_orphans_whatever_calls_the_c_library(without: str) -> None:
+    program = f"""
+import ctypes, sys, types
+{without}
+from dragoman.guard.tree import become_subreaper
+became, is_set = become_subreaper(), ctypes.c_int()
+ctypes.CDLL(None).prctl(37, ctypes.byref(is_set), 0, 0, 0)
+print(became, is_set.value)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
+    assert done.stdout == "True 1\n"

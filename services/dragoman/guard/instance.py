@@ -8,10 +8,10 @@ and start marks) and remove it.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 
+from dragoman.guard.control import encode
 from dragoman.guard.process import Process
 from dragoman.guard.processes import boot_id, read
 
@@ -102,7 +102,7 @@ class InstanceFile:
         fresh = f"{self._path}.{os.getpid()}.new"
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            os.write(fd, json.dumps(content, indent=1).encode() + b"\n")
+            os.write(fd, encode(content))
         finally:
             os.close(fd)
         os.replace(fresh, self._path)  # noqa: PTH105 - pathlib costs the guard 4 ms of start-up
@@ -119,6 +119,8 @@ class InstanceFile:
 
 def read_instance(path: str) -> Instance | None:
     """Read an instance file; None if it is missing, truncated, or of an unknown format."""
+    import json  # noqa: PLC0415 - the guard only writes such files, and starts sooner without it
+
     try:
         with open(path, "rb") as file:
             return Instance(json.load(file))
