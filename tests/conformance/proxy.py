@@ -13,6 +13,7 @@ import grpc
 from dragoman.protocol.errors import DragomanError, from_rpc_error, to_status
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.limits import channel_options, server_options
+from dragoman.protocol.tracing import TRACEPARENT
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
@@ -34,6 +35,8 @@ class Call:
     request: Any
     proxy: "Proxy"
     time_remaining_s: float | None = None
+    trace: str = ""
+    """The ``traceparent``; empty for none."""
 
     @property
     def script(self) -> str:
@@ -121,7 +124,8 @@ class Proxy(grpc.GenericRpcHandler):
 
     async def _ours(self, service: str, name: str, data: bytes, context: Any) -> AsyncIterator[Message]:
         method = _SERVICES[service][name]
-        call = Call(name, GetMessageClass(method.input_type).FromString(data), self, context.time_remaining())
+        trace = dict(context.invocation_metadata() or ()).get(TRACEPARENT, "")
+        call = Call(name, GetMessageClass(method.input_type).FromString(data), self, context.time_remaining(), trace)
         if name == "Execute":
             self.scripts[call.request.run_id] = call.request.env.get("DRAGOMAN_SCRIPT", "")
         if self.broken.header == "at once" and name == "Execute":
@@ -135,7 +139,11 @@ class Proxy(grpc.GenericRpcHandler):
         encode = GetMessageClass(method.input_type).SerializeToString
         try:
             if method.server_streaming:
-                upstream = self.channel.unary_stream(path, encode, make)(call.request, timeout=call.time_remaining_s)
+                upstream = self.channel.unary_stream(path, encode, make)(
+                    call.request,
+                    timeout=call.time_remaining_s,
+                    metadata=((TRACEPARENT, call.trace),) if call.trace else (),
+                )
                 async for event in self._stream(call, upstream, context):
                     yield event
             else:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
+from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.conformance.breaks import answer, event, request
+from tests.conformance.breaks import answer, error, event, request
 from tests.conformance.proxy import Break, Call
 
 
@@ -41,6 +42,21 @@ def _lose_words(failure: pb.Failure) -> None:
     failure.kind, failure.message = pb.FAILURE_KIND_INTERNAL, "The agent failed."
 
 
+def _trace(change: Callable[[Call], str]) -> Break:
+    """Return an adapter whose agent gets another TRACEPARENT."""
+
+    def changed(call: Call) -> None:
+        if call.method == "Execute" and "env=TRACEPARENT" in call.script:
+            call.request.env["TRACEPARENT"] = change(call)
+
+    return Break(request=changed)
+
+
+def _refuse_malformed(call: Call) -> None:
+    if call.trace.startswith("ff"):
+        raise error(Reason.INVALID_REQUEST)
+
+
 STRICTER: dict[tuple[str, str], Break] = {
     ("session.resumes", "the agent does not receive the ID"): _only_claims(
         pb.SESSION_DISPOSITION_RESUME, is_copy=False
@@ -52,6 +68,11 @@ STRICTER: dict[tuple[str, str], Break] = {
     ("tools.failed", "is_error of a tool that failed is false"): event(
         "failing=", "tool_result", lambda came: setattr(came.tool_result, "is_error", False)
     ),
+    ("environment.trace", "not the caller's"): _trace(lambda call: call.trace.replace(call.trace[3:35], "1" * 32)),
+    ("environment.trace", "flags of the agent's trace are 00"): _trace(lambda call: call.trace[:-2] + "00"),
+    ("environment.no-trace", "traceparent that is none"): _trace(lambda call: call.trace),
+    ("environment.no-trace", "that of another call"): _trace(lambda _: f"00-{'1' * 32}-{'2' * 16}-01"),
+    ("environment.no-trace", "INVALID_REQUEST"): Break(request=_refuse_malformed),
     ("detect.missing", "the executable is /usr/bin/true"): answer("Detect", _another_program),
     ("detect.missing", "neither a hint nor a problem"): answer(
         "Detect", lambda _, came: came.detections[0].ClearField("hint")

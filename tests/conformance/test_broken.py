@@ -24,6 +24,7 @@ from tests.conformance.router_breaks import ROUTER_BREAKS
 from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, UnqueuedAdapter, serving
 from tests.conformance.stricter_breaks import STRICTER
 from tests.conformance.test_launch import is_alive
+from tests.conformance.trace_breaks import TRACE_BREAKS
 from tests.router.harness import config, routing
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.conformance]
@@ -31,7 +32,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.conformance]
 AT_ONCE = 16
 CONFIG = '{"command": "{script}"}'
 """Names a program, which the kit makes absent; the scripted adapter does not start it."""
-ADAPTER_BREAKS = {**BREAKS, **FEATURE_BREAKS, **MISSING_BREAKS, **FILE_BREAKS}
+ADAPTER_BREAKS = {**BREAKS, **FEATURE_BREAKS, **MISSING_BREAKS, **FILE_BREAKS, **TRACE_BREAKS}
 LARGE = {
     *("request.large", "request.too-large", "prompt.large", "output.slow-reader", "output.huge-line"),
     *("events.heartbeat", "attach.retention", "limits.grace", "run.orphan-after", "run.unheld-output"),

@@ -223,6 +223,12 @@ class AdapterServiceServicer(object):
         A router that issues tokens for runs sends one to the adapter, in the metadata "dragoman-run-token": a credential
         for Attach and GetRun of that run, and for Respond to its input requests, at the router, until the run has ended.
 
+        A trace goes from caller to agent as the W3C's Trace Context has it. An adapter SHOULD pass the metadata
+        "traceparent" and "tracestate" on: in the agent's environment as TRACEPARENT and TRACESTATE, with the caller's
+        trace ID and flags and the ID of the caller's span or of one below it. A router does so in its metadata. What is
+        malformed MUST fail no run, and reach no agent; without a valid one, the agent gets none, or one of a trace that
+        begins with the run.
+
         Back-pressure: an adapter buffers a bounded part of a run for its holders, which are the streams of Execute and
         of Attach with `hold`. If even the fastest holder falls too far behind, the adapter stops reading the agent's
         output, so that the agent blocks in its writes until that stream catches up or the run is cancelled. That time

@@ -18,6 +18,7 @@ from dragoman.conformance.launch import left_running
 from dragoman.conformance.script import END, MARK, VARIABLE
 from dragoman.conformance.streams import Stream, shown
 from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.protocol.tracing import TRACEPARENT
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import adapter_pb2_grpc, router_pb2_grpc
 from dragoman.v1 import event_pb2 as pb
@@ -162,9 +163,10 @@ class Kit:
             request.limits.grace.seconds = _GRACE_S
         return request
 
-    def execute(self, request: api.ExecuteRequest, *, timeout: float | None = None) -> Stream:
-        """Call Execute."""
-        return self._stream("Execute", self.stub.Execute(request, timeout=timeout), 0)
+    def execute(self, request: api.ExecuteRequest, *, timeout: float | None = None, trace: str = "") -> Stream:
+        """Call Execute, with a ``traceparent`` in the metadata if there is one."""
+        metadata = ((TRACEPARENT, trace),) if trace else ()
+        return self._stream("Execute", self.stub.Execute(request, timeout=timeout, metadata=metadata), 0)
 
     def attach(self, run_id: str, after: int = 0, **fields: Any) -> Stream:
         """Call Attach."""

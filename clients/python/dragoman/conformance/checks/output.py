@@ -1,8 +1,10 @@
 """The agent's output and environment: sizes, encodings, floods, secrets."""
 
 import hashlib
+import re
+import secrets
 
-from dragoman.conformance.check import check, expect
+from dragoman.conformance.check import Violation, check, expect
 from dragoman.conformance.kit import SECRET_VARIABLE, Kit, need_duty, run_in_time
 from dragoman.conformance.streams import Stream, texts
 from dragoman.protocol.limits import MAX_EVENT_BYTES
@@ -11,6 +13,8 @@ from dragoman.v1 import event_pb2 as pb
 
 _SECRET = "k7Qz-9fRw2-conformance-Xy31"  # noqa: S105 - no secret
 _PATIENCE_S = 6.0
+_TRACE = re.compile(r"(?<!\w)(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(?!\w)")
+"""A ``traceparent``: https://www.w3.org/TR/trace-context/#traceparent-header. The groups: trace ID, flags."""
 
 
 @check("output.long-line")
@@ -102,6 +106,40 @@ async def run_id(kit: Kit) -> None:
     request.brand.name = "Conformance"
     stream = await kit.run(request)
     expect(request.run_id in stream.text, "CONFORMANCE_RUN_ID does not reach the agent")
+
+
+@check("environment.trace")
+async def trace(kit: Kit) -> None:
+    """Call with a trace, and read TRACEPARENT."""
+    trace_id = secrets.token_hex(16)
+    found = _TRACE.search(await _output_with(kit, f"00-{trace_id}-{secrets.token_hex(8)}-01"))
+    if found is None:
+        raise Violation("no TRACEPARENT of the W3C's form reaches the agent")
+    expect(found[1] == trace_id, f"the agent's trace is {found[1]}, not the caller's {trace_id}")
+    expect(found[2] == "01", f"the flags of the agent's trace are {found[2]}, not the caller's 01")
+
+
+@check("environment.no-trace")
+async def no_trace(kit: Kit) -> None:
+    """Call without a trace, and with what is none: the agent gets nothing, or a trace that begins with its run."""
+    trace_id, span_id = secrets.token_hex(16), secrets.token_hex(8)
+    malformed = (f"00-{trace_id}-{span_id}", f"00-{trace_id}-{'0' * 16}-01", f"ff-{trace_id}-{span_id}-01")
+    known = {trace_id}
+    for sent in ("", *malformed):
+        output = await _output_with(kit, sent)
+        expect(not sent or sent not in output, f"the agent gets a traceparent that is none: {sent}")
+        if found := _TRACE.search(output):
+            expect(found[1] not in known, f"without a trace, the agent gets that of another call: {found[0]}")
+            known.add(found[1])
+
+
+async def _output_with(kit: Kit, traceparent: str) -> str:
+    """Return what an agent says that reads its TRACEPARENT, in a call with this ``traceparent``."""
+    stream = await kit.execute(kit.request("say=trace:", "env=TRACEPARENT", "say=."), trace=traceparent).rest()
+    result = stream.result
+    is_good = result.outcome == pb.OUTCOME_SUCCEEDED
+    expect(is_good, f"with traceparent {traceparent!r} the run fails: {result.failure.message}")
+    return stream.text
 
 
 @check("secrets.echo")
