@@ -19,11 +19,13 @@ from dragoman.cli.main import cli
 from dragoman.protocol import duties
 from dragoman.protocol.errors import STATUS_BY_REASON
 from dragoman.router.app import RouterConfig
-from dragoman.router.runs.diagram import diagram
 from dragoman.sdk.spec import shipped_documents
 from google.protobuf import descriptor_pb2
 
 TOP = Path(__file__).parents[1]
+sys.path.insert(0, str(TOP))
+from tests.router.runs.diagram import diagram  # noqa: E402 - from the checkout, which mkdocs does not look into
+
 FILES = ("adapter", "event", "router")
 _MESSAGE, _ENUM, _SERVICE = 4, 5, 6  # field numbers in FileDescriptorProto, which a location's path begins with
 

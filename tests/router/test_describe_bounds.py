@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.limits import MIB
-from dragoman.router.model import paging
+from dragoman.router.api import paging
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import router_pb2
 

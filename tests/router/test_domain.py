@@ -15,7 +15,7 @@ from dragoman.router.adapters.detection_file import DetectionFile
 from dragoman.router.adapters.discovery import entry_point_specs
 from dragoman.router.adapters.registry import AdapterRegistry, AdapterSpec, LaunchSpec
 from dragoman.router.adapters.restart_delay import LONGEST_DELAY_S, STEADY_AFTER_S, RestartDelay
-from dragoman.router.model.paging import PAGE_BYTES, fitting, page
+from dragoman.router.api.paging import PAGE_BYTES, fitting, page
 from dragoman.router.model.retention import RetainedRuns
 from dragoman.router.model.run_record import RunRecord, lost_result
 from dragoman.router.model.stream_validator import ProtocolViolationError

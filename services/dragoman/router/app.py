@@ -44,7 +44,7 @@ from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.levels import RunsWatched
 from dragoman.router.api.locate import RunLocator
-from dragoman.router.api.router_service import AdapterList, RouterServicer, RunList
+from dragoman.router.api.router_service import AdapterList, RouterServicer, RunList, SessionList
 from dragoman.router.api.streaming import RunStreams
 from dragoman.router.cluster.failover import COMMAND, Failover
 from dragoman.router.cluster.forwarding import ReplicaForwarder
@@ -243,6 +243,7 @@ class _Running:
         streams = RunStreams(self.run_log.store, self.drain)
         adapter_list = AdapterList(adapters, admission, changes)
         run_list = RunList(runs, self.run_log, processes, forwarder)
+        session_list = SessionList(runs.sessions, self.run_log)
         self.tracing = runs.tracing = load_tracing("dragoman-router")
         watched = RunsWatched(runs, adapters, admission, self.run_log)
         self.metrics = load_metrics(watched.levels) if config.metrics else None
@@ -261,7 +262,7 @@ class _Running:
                 _ROUTER,
                 Joined(
                     RouterServicer(
-                        adapter_list, run_list, runs.sessions, self.drain, self._registrations, version=version
+                        adapter_list, run_list, session_list, self.drain, self._registrations, version=version
                     ),
                     AgentServicer(agents, self.drain),
                     BudgetServicer(requests, self.run_log, clock),

@@ -8,12 +8,13 @@ from dragoman.router.model.assignment import Assignment, BetweenAttempts, Dispat
 from dragoman.router.runs import actions as do
 from dragoman.router.runs import inputs as to
 from dragoman.router.runs import state as states
-from dragoman.router.runs.diagram import BEGINNINGS, INPUTS, diagram, table
 from dragoman.router.runs.state import ImpossibleInputError, decide
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.router.runs.diagram import BEGINNINGS, INPUTS, diagram, table
 
 AT: Final = Dispatched("unix:/a", "i")
 TABLE: Final = """

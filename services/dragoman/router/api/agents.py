@@ -16,8 +16,8 @@ from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.api.active_agents import ActiveAgents, asked
 from dragoman.router.api.calls import check
+from dragoman.router.api.paging import decode_any, encode_token, fitting, invalid_token, page_size
 from dragoman.router.api.validation import execute_objection
-from dragoman.router.model.paging import decode_any, encode_token, fitting, invalid_token, page_size
 from dragoman.router.model.ports import Clock
 from dragoman.router.policy.agent_secrets import references, resolve, secret_violations
 from dragoman.router.policy.stored_agents import MOST_BYTES, filled, loosened, name_problem

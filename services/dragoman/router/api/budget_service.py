@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from dragoman.protocol.server import Context
+from dragoman.router.api.paging import decode_token, encode_token, page_size
 from dragoman.router.model.errors import log_unavailable
-from dragoman.router.model.paging import decode_token, encode_token, page_size
 from dragoman.router.model.ports import Clock, RequestPolicy
 from dragoman.router.model.spending import Account, LabelBudget
 from dragoman.router.policy.spending import span, status

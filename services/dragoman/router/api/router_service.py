@@ -7,20 +7,18 @@ from dragoman.protocol import audit
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.server import Context, draining, write_event
+from dragoman.protocol.sessions import read_handle
 from dragoman.router.adapters.adapter_set import DEFAULT_LEASE_S
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registrations import LONGEST_LEASE_S, SHORTEST_LEASE_S, Announcement, Registrations
 from dragoman.router.adapters.supervisor import ProcessSupervisor
+from dragoman.router.api.active_agents import asked
 from dragoman.router.api.authorization import allow, allow_read
 from dragoman.router.api.calls import bind, refuse
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Local, stored_facts
-from dragoman.router.api.validation import list_objection
-from dragoman.router.cluster.failover import is_unowned
-from dragoman.router.cluster.forwarding import ReplicaForwarder
-from dragoman.router.model.errors import unknown_run
-from dragoman.router.model.paging import (
+from dragoman.router.api.paging import (
     decode_token,
     encode_token,
     fitting,
@@ -28,13 +26,18 @@ from dragoman.router.model.paging import (
     page_size,
     within_page,
 )
+from dragoman.router.api.validation import list_objection
+from dragoman.router.cluster.failover import is_unowned
+from dragoman.router.cluster.forwarding import ReplicaForwarder
+from dragoman.router.model.errors import unknown_run
 from dragoman.router.model.ports import Processes
-from dragoman.router.model.stored import RunQuery, StoredRun
+from dragoman.router.model.stored import RunQuery, SessionId, StoredRun
 from dragoman.router.model.tasks import Changes, first_of
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.router.runs.sessions import Sessions
 from dragoman.router.storage.run_log import RunLog
+from dragoman.router.storage.session_table import session_name
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import router_pb2 as pb
 
@@ -135,6 +138,55 @@ class RunList:
         return stored.state.run if run is None else run.record.summary(run.fanout.readers)
 
 
+class SessionList:
+    """The stored sessions as ``ListSessions`` and ``GetSession`` show them. Its methods raise RUN_LOG_UNAVAILABLE."""
+
+    def __init__(self, sessions: Sessions, run_log: RunLog) -> None:
+        self._sessions = sessions
+        self._run_log = run_log
+
+    async def page(self, request: pb.ListSessionsRequest, adapter: str) -> pb.ListSessionsResponse:
+        """Return a page of sessions, last used first.
+
+        Raises:
+            DragomanError: INVALID_PAGE_TOKEN.
+        """
+        before = decode_token(request.page_token, float, str) if request.page_token else None
+        fields = {**_names(request), "adapter": adapter, "agent_name": request.agent_name}
+        size = page_size(request.page_size)
+        found = await asked(self._run_log.store.sessions.page(fields, before=before, size=size + 1))
+        response = pb.ListSessionsResponse(sessions=fitting(found[:size]))
+        if len(found) > len(response.sessions):
+            last = response.sessions[-1]
+            name = session_name(_session_id(last.key, last.adapter))
+            response.next_page_token = encode_token([last.used_at.ToNanoseconds() / 1e9, name])
+        return response
+
+    async def get(self, key: adapter_pb2.SessionKey, adapter: str) -> pb.StoredSession:
+        """Return one session.
+
+        Raises:
+            DragomanError: SESSION_NOT_FOUND.
+        """
+        session = await asked(self._run_log.store.sessions.get(_session_id(key, adapter)))
+        if session is None:
+            raise DragomanError(
+                Reason.SESSION_NOT_FOUND,
+                "No session is stored under this key; ListSessions lists the stored ones.",
+                {"adapter": adapter},
+            )
+        return session
+
+    async def delete(self, key: adapter_pb2.SessionKey, adapter: str) -> bool:
+        """Forget one session, also if a run is in it; False if there was none."""
+        session_id = _session_id(key, adapter)
+        stored = await asked(self._run_log.store.sessions.get(session_id))
+        if stored is None:
+            return False
+        self._sessions.forget(session_id, read_handle(stored.handle)[0])
+        return await asked(self._run_log.store.sessions.delete(session_id))
+
+
 class RouterServicer:
     """Serves ``RouterService``."""
 
@@ -142,7 +194,7 @@ class RouterServicer:
         self,
         adapter_list: AdapterList,
         run_list: RunList,
-        sessions: Sessions,
+        sessions: SessionList,
         drain: Drain,
         registrations: Registrations,
         *,
@@ -227,9 +279,8 @@ class RouterServicer:
     async def ListRuns(self, request: pb.ListRunsRequest, _context: Context) -> pb.ListRunsResponse:  # noqa: N802 - the contract's name
         """List runs, newest first."""
         before = decode_token(request.page_token, float, str) if request.page_token else None
-        asked = {"adapter": request.adapter, "agent_id": request.agent_id, "task_key": request.task_key}
-        asked["agent_name"] = request.agent_name
-        refuse(list_objection(asked))
+        filters = {"adapter": request.adapter, "agent_id": request.agent_id, "task_key": request.task_key}
+        refuse(list_objection({**filters, "agent_name": request.agent_name}))
         caller = current_caller()
         query = RunQuery(
             adapter=await self._type(request.adapter),
@@ -249,8 +300,8 @@ class RouterServicer:
 
     async def ListSessions(self, request: pb.ListSessionsRequest, _context: Context) -> pb.ListSessionsResponse:  # noqa: N802 - the contract's name
         """List stored sessions, last used first."""
-        asked = {**_names(request), "adapter": request.adapter, "agent_name": request.agent_name}
-        refuse(list_objection(asked))
+        filters = {**_names(request), "adapter": request.adapter, "agent_name": request.agent_name}
+        refuse(list_objection(filters))
         return await self._sessions.page(request, await self._type(request.adapter))
 
     async def GetSession(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:  # noqa: N802 - the contract's name
@@ -273,8 +324,12 @@ class RouterServicer:
         return adapter if backend is None else backend.record.type
 
 
-def _names(asked: pb.ListSessionsRequest | adapter_pb2.SessionKey) -> dict[str, str]:
-    return {"company_id": asked.company_id, "agent_id": asked.agent_id, "task_key": asked.task_key}
+def _names(of: pb.ListSessionsRequest | adapter_pb2.SessionKey) -> dict[str, str]:
+    return {"company_id": of.company_id, "agent_id": of.agent_id, "task_key": of.task_key}
+
+
+def _session_id(key: adapter_pb2.SessionKey, adapter: str) -> SessionId:
+    return SessionId(key.company_id, key.agent_id, adapter, key.task_key)
 
 
 def _not_launched(backend: AdapterBackend) -> DragomanError:

@@ -9,15 +9,13 @@ with a notice.
 
 import asyncio
 import weakref
-from collections.abc import Callable, Collection, Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Collection
+from typing import Final
 
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.protocol.sessions import misfit, read_handle
+from dragoman.protocol.sessions import misfit
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.model.errors import log_unavailable
-from dragoman.router.model.paging import decode_token, encode_token, fitting, page_size
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import SessionId
@@ -25,7 +23,6 @@ from dragoman.router.policy import sessions as rules
 from dragoman.router.policy.sessions import Compaction, SessionDecision, SessionReport, SessionRequest
 from dragoman.router.storage.database import StoreError, in_time
 from dragoman.router.storage.run_log import RunLog
-from dragoman.router.storage.session_table import session_name
 from dragoman.router.storage.store import Store
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 from msgspec import Struct
@@ -34,8 +31,6 @@ from msgspec.structs import replace
 _STORE_S: Final = 2.0
 """How long the lookup or the storing of a session may delay its run."""
 _NOTHING: Final = SessionDecision()
-
-_T = TypeVar("_T")
 
 
 class Found(Struct, frozen=True):
@@ -282,65 +277,10 @@ class Sessions:
         self._followed.add(session)
         return session
 
-    # What callers ask about them.
-
-    async def page(self, request: router_pb2.ListSessionsRequest, adapter: str) -> router_pb2.ListSessionsResponse:
-        """Return a page of sessions, last used first.
-
-        Raises:
-            DragomanError: INVALID_PAGE_TOKEN or RUN_LOG_UNAVAILABLE.
-        """
-        before = decode_token(request.page_token, float, str) if request.page_token else None
-        names = {"company_id": request.company_id, "agent_id": request.agent_id, "task_key": request.task_key}
-        names |= {"adapter": adapter, "agent_name": request.agent_name}
-        size = page_size(request.page_size)
-        found = await self._asked(self._run_log.store.sessions.page(names, before=before, size=size + 1))
-        shown = fitting(found[:size])
-        token = _token(shown[-1]) if len(found) > len(shown) else ""
-        return router_pb2.ListSessionsResponse(sessions=shown, next_page_token=token)
-
-    async def get(self, key: adapter_pb2.SessionKey, adapter: str) -> router_pb2.StoredSession:
-        """Return one session.
-
-        Raises:
-            DragomanError: SESSION_NOT_FOUND or RUN_LOG_UNAVAILABLE.
-        """
-        session = await self._asked(self._run_log.store.sessions.get(_id(key, adapter)))
-        if session is None:
-            raise DragomanError(
-                Reason.SESSION_NOT_FOUND,
-                "No session is stored under this key; ListSessions lists the stored ones.",
-                {"adapter": adapter},
-            )
-        return session
-
-    async def delete(self, key: adapter_pb2.SessionKey, adapter: str) -> bool:
-        """Forget one session, also if a run is in it; False if there was none.
-
-        Raises:
-            DragomanError: RUN_LOG_UNAVAILABLE.
-        """
-        of = _id(key, adapter)
-        stored = await self._asked(self._run_log.store.sessions.get(of))
-        if stored is None:
-            return False
+    def forget(self, key: SessionId, native_id: str) -> None:
+        """Take note that a session is to be forgotten, also if a run is in it."""
         for session in self._followed:
-            session.forget(of, read_handle(stored.handle)[0])
-        return await self._asked(self._run_log.store.sessions.delete(of))
-
-    async def _asked(self, work: Coroutine[Any, Any, _T]) -> _T:
-        try:
-            return await work
-        except StoreError as error:
-            raise log_unavailable(error) from error
-
-
-def _id(key: adapter_pb2.SessionKey, adapter: str) -> SessionId:
-    return SessionId(key.company_id, key.agent_id, adapter, key.task_key)
-
-
-def _token(session: router_pb2.StoredSession) -> str:
-    return encode_token([session.used_at.ToNanoseconds() / 1e9, session_name(_id(session.key, session.adapter))])
+            session.forget(key, native_id)
 
 
 async def _misfit(
