@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from tests.protocol.streams import RUN_ID, batched, durable, runs
 from tests.router.harness import Caller, Proxy, Stream, config, kinds, routing
+from tests.router.runs.unlogged import Unlogged
 from tests.router.sidecar import Sidecar, serving
 from tests.router.test_run import CLOCK
 from tests.router.test_runs import beside, event
@@ -196,6 +197,7 @@ async def test_a_batch_that_was_not_requested_is_taken(folder: Path) -> None:
 def followed() -> tuple[Run, EventIntake]:
     record = RunRecord(run_id=RUN_ID, adapter="fake", accepted_at=0.0)
     run = Run(record, cast("Any", None), RunHost(CLOCK, Tasks()))
+    run.ledger = Unlogged()
     run.send(Assigned(Dispatched("unix:/a", "i")))
     run.send(Accepted())
     return run, EventIntake(run, CLOCK)

@@ -62,10 +62,10 @@ def event(sequence: int, **body: Any) -> bytes:
 def followed() -> tuple[Run, Marking, EventIntake]:
     record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
     run = Run(record, cast("AdapterBackend", None), RunHost(CLOCK, Tasks()))
+    marking = Marking(run)
+    run.ledger = RunLedger(cast("Writer", marking), cast("LoggedRun", marking))
     run.send(Assigned(Dispatched("unix:/a", "i")))
     run.send(Accepted())
-    marking = Marking(run)
-    run.equip(ledger=RunLedger(cast("Writer", marking), cast("LoggedRun", marking)))
     return run, marking, EventIntake(run, CLOCK)
 
 

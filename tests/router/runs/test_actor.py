@@ -29,6 +29,8 @@ from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.router.runs.unlogged import Unlogged
+
 ERROR = DragomanError(Reason.ADAPTER_UNAVAILABLE, "unavailable")
 FAILED = pb.Result(
     outcome=pb.OUTCOME_FAILED, failure=pb.Failure(kind=pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, message="x")
@@ -53,7 +55,8 @@ class World:
         host = RunHost(SystemClock(), Tasks(), over=self.over.append, superseded=self.superseded.append)
         record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
         self.run = Run(record, cast("AdapterBackend", backend), host)
-        self.run.equip(course=Course(Rules(adapter_pb2.Fallback(), 5)))
+        self.run.ledger = Unlogged()
+        self.run.course = Course(Rules(adapter_pb2.Fallback(), 5))
         self.intake = EventIntake(self.run, SystemClock())
         self.reader: Reader = self.run.fanout.reader()
         self.seen: list[bytes] = []
@@ -70,7 +73,7 @@ class World:
         event = pb.AgentEvent(sequence=record.last_sequence + 1, run_id="r", attempt=record.attempt)
         match kind:
             case "started":
-                self.run.equip(course=Course(Rules(adapter_pb2.Fallback(), 5)))
+                self.run.course = Course(Rules(adapter_pb2.Fallback(), 5))
                 event.attempt += 1
                 event.started.SetInParent()
             case "failed":
@@ -188,7 +191,7 @@ async def test_a_cancel_while_the_session_of_a_failed_attempt_is_stored_lets_its
     async def hear(_event: pb.AgentEvent) -> None:
         run.send(to.CancelRequested())
 
-    run.equip(session=cast("RunSession", SimpleNamespace(hear=hear)))
+    run.session = cast("RunSession", SimpleNamespace(hear=hear))
     await run.end_attempt("", "again")
     assert isinstance(run.state, states.Deciding)
     assert run.state.progress.is_cancelling

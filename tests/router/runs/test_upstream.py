@@ -15,12 +15,12 @@ from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.tasks import Tasks
 from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.inputs import Accepted, CancelRequested
-from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.state import is_over
 from dragoman.router.runs.upstream import ReconnectPolicy, UpstreamStream
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 
+from tests.router.runs.unlogged import Unlogged
 from tests.router.test_run import CLOCK
 from tests.sdk.running import travel
 
@@ -87,6 +87,7 @@ def started_at(channel: Unreachable) -> Run:
     record = AdapterRecord(AdapterSpec("fake", router_pb2.ADAPTER_SOURCE_ADDRESS), 0)
     backend = cast("AdapterBackend", SimpleNamespace(record=record))
     run = Run(RunRecord(run_id="r", adapter="fake", accepted_at=0.0), backend, RunHost(CLOCK, Tasks()))
+    run.ledger = Unlogged()
     run.assign(AdapterInstance(cast("AdapterChannel", channel), pb.DescribeResponse(instance_id="i")))
     return run
 
@@ -119,11 +120,11 @@ async def test_a_run_that_is_cancelled_while_its_assignment_is_stored_never_goes
     backend = SimpleNamespace(record=record, use=lambda: contextlib.nullcontext(instance))
     run = Run(RunRecord("r", "fake", 0.0), cast("AdapterBackend", backend), RunHost(CLOCK, tasks))
 
-    class Storing(RunLedger):
+    class Storing(Unlogged):
         async def assigned(self) -> None:
             run.send(CancelRequested())
 
-    run.equip(ledger=Storing())
+    run.ledger = Storing()
     assert await UpstreamStream(run, CLOCK, 30.0).execute(b"", None) is None
     assert await run.until(is_over, 9)
     assert run.record.result is not None

@@ -82,7 +82,7 @@ class WriterHarness:
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait until something is so that the writer does or sees."""
         async with asyncio.timeout(DEADLINE_S):
-            await self.writer._signals.written.until(reached)
+            await self.writer.backlog.written.until(reached)
 
     async def kept(self, run_id: str = "r") -> list[bytes | None]:
         """The events that the store has; ``None`` for each that was not kept."""

@@ -5,6 +5,7 @@ Other modules read a run, give it inputs by ``send``, or await a state by ``unti
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -92,16 +93,32 @@ class RunHost(Struct, frozen=True):
     """Called once the run is over: its result is published, or it is rejected."""
     superseded: Callable[["Run"], None] = _nothing
     """Called once another router owns the run."""
+    orphaned: Callable[["Run"], None] = _nothing
+    """Called once no client has kept the run alive for as long as it goes on without one."""
+    heard: Callable[["Run", pb.AgentEvent], None] = _nothing
+    """Called with each question and each notice of the run, once that is published."""
 
 
 class Run(RunMachine):
-    """One run."""
+    """One run.
+
+    Args:
+        record: what the router knows of it.
+        backend: its adapter.
+        host: what all runs have in common.
+        orphan_after_s: how many seconds it goes on while no client keeps it alive.
+        beginning: its first state; ``None`` for a new one.
+    """
+
+    ledger: RunLedger
+    """Its entry in the run log. Set by its maker, as that entry is made of the run."""
 
     def __init__(
         self,
         record: RunRecord,
         backend: AdapterBackend,
         host: RunHost,
+        orphan_after_s: float = 0.0,
         beginning: Live | None = None,
     ) -> None:
         super().__init__(beginning or Queued())
@@ -123,9 +140,10 @@ class Run(RunMachine):
         """Its span, and the trace that its adapters are to continue."""
         self.adapter_token = ""
         """A credential for calls of its adapters about it; empty for none."""
-        self.notices = RunNotices(record, self.fanout, host.clock)
-        self.ledger = RunLedger()
-        self.keepalive = KeepaliveStreams(0.0, _nothing)
+        self.hear = functools.partial(host.heard, self)
+        """Called with each question and each notice of it, once that is published."""
+        self.notices = RunNotices(record, self.fanout, host.clock, self._hear_notice)
+        self.keepalive = KeepaliveStreams(orphan_after_s, lambda: host.orphaned(self))
         """The streams that keep the run alive."""
         self.session: RunSession | None = None
         """What becomes of its session; ``None`` if that is not stored here."""
@@ -133,8 +151,6 @@ class Run(RunMachine):
         """Counts what it spends of the operator's budgets; ``None`` if none applies to it."""
         self.course: Course | None = None
         """What may follow a failure; ``None`` for an inherited run."""
-        self.hear: Callable[[pb.AgentEvent], None] = _nothing
-        """Called with each question and each notice of it, once that is published."""
         self.suggest: Callable[[], list[str]] = list
         """Returns the adapters that could take over from the present one."""
         self.grace: duration_pb2.Duration | None = None
@@ -168,22 +184,6 @@ class Run(RunMachine):
         if isinstance(self._state, Superseded):
             return elsewhere(self.run_id)
         return self._state.error if isinstance(self._state, Rejected) else None
-
-    def equip(
-        self,
-        *,
-        ledger: RunLedger | None = None,
-        keepalive: KeepaliveStreams | None = None,
-        course: Course | None = None,
-        suggest: Callable[[], list[str]] | None = None,
-        session: RunSession | None = None,
-    ) -> None:
-        """Give it what it works with; see its attributes of these names."""
-        self.ledger = ledger or self.ledger
-        self.notices.on_remark = self.ledger.changed
-        self.keepalive = keepalive or self.keepalive
-        self.course, self.suggest = course or self.course, suggest or self.suggest
-        self.session = session or self.session
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """Start what follows it, which ends when another router takes the run. If it fails, the run is lost."""
@@ -259,6 +259,10 @@ class Run(RunMachine):
         self.notices.stop()
         if stop and self._work is not None:
             self._work.cancel()
+
+    def _hear_notice(self, event: pb.AgentEvent) -> None:
+        self.ledger.changed()  # which has the remark about it
+        self.hear(event)
 
     # What its states have done.
 

@@ -83,7 +83,7 @@ class AdmissionController:
         course = Course(Rules(options.fallback, self._policy.upstream_retries))
         if request.limits.budget.ByteSize():
             course.meter = BudgetMeter(request.limits.budget)
-        run.equip(course=course, suggest=lambda: self._candidates(run.record.adapter))
+        run.course, run.suggest = course, lambda: self._candidates(run.record.adapter)
         return options
 
     @contextlib.asynccontextmanager

@@ -11,30 +11,30 @@ from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import RunRecord
 from dragoman.v1 import event_pb2 as pb
 
-_HEARTBEAT_S = HEARTBEAT_AFTER_S
-
 _log = Logger("dragoman.router")
 
 
-def _nothing(*_of: object) -> None:
-    """Do nothing."""
-
-
 class RunNotices:
-    """The ephemeral events of one run that the router itself makes."""
+    """The ephemeral events of one run that the router itself makes.
 
-    def __init__(self, record: RunRecord, buffer: EventBuffer, clock: Clock) -> None:
+    Args:
+        record: the run.
+        buffer: has its readers.
+        clock: the time.
+        hear: called with each notice that is new.
+    """
+
+    def __init__(
+        self, record: RunRecord, buffer: EventBuffer, clock: Clock, hear: Callable[[pb.AgentEvent], None]
+    ) -> None:
         self._record = record
         self._buffer = buffer
         self._clock = clock
+        self._hear = hear
         self.status = b""
         """What the run waits for, for readers that join meanwhile; empty if an adapter has it."""
         self.rejections: tuple[str, ...] = ()
         """Why adapters did not take the run, as far as no durable event says so yet."""
-        self.on_remark: Callable[[], None] = _nothing
-        """Called when there is a new remark about the run."""
-        self.hear: Callable[[pb.AgentEvent], None] = _nothing
-        """Called with each notice that is new."""
         self._early: list[bytes] = []
         """Events from before the first reader came."""
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -51,8 +51,7 @@ class RunNotices:
         """
         is_new = self._record.remark(text)
         if is_new:
-            self.on_remark()
-            self.hear(pb.AgentEvent(notice=pb.Notice(code=code, message=text)))
+            self._hear(pb.AgentEvent(notice=pb.Notice(code=code, message=text)))
         if is_new or each_time:
             self._send(self._own(notice=pb.Notice(severity=pb.SEVERITY_WARNING, code=code, message=text)))
         record, fields = self._record, {"cause": cause} if cause else {}
@@ -79,7 +78,7 @@ class RunNotices:
         if is_due():
             heartbeat = pb.Heartbeat(last_sequence=self._buffer.last_sequence)
             self._buffer.send_ephemeral(self._own(heartbeat=heartbeat))
-        self._heartbeat = asyncio.get_running_loop().call_later(_HEARTBEAT_S, self.beat, is_due)
+        self._heartbeat = asyncio.get_running_loop().call_later(HEARTBEAT_AFTER_S, self.beat, is_due)
 
     def stop(self) -> None:
         """Send no more heartbeats."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import new_run_id
-from dragoman.protocol.keepalive import KeepaliveStreams
 from dragoman.protocol.limits import ROUTER_ORPHAN_AFTER_S
 from dragoman.protocol.tracing import Tracing
 from dragoman.router.adapters.backend import AdapterBackend
@@ -70,7 +69,14 @@ class RunRegistry:
         self.sessions = Sessions(run_log, clock, lambda run_id: run.record if (run := self.find(run_id)) else None)
         self.exclusion = TaskExclusion(self.live, run_log)
         self._spending = Spending(run_log, admission.requests)
-        self._host = RunHost(clock, tasks, over=self._over, superseded=self._superseded)
+        self._host = RunHost(
+            clock,
+            tasks,
+            over=self._over,
+            superseded=self._superseded,
+            orphaned=end_orphan,
+            heard=lambda run, event: self.heard(run, event),  # noqa: PLW0108 - it is set later
+        )
         self.tracing = Tracing()
         """Begins the spans of runs."""
         self.ended: Callable[[Run], None] = _nothing
@@ -142,16 +148,12 @@ class RunRegistry:
         record.started_by = current_caller().name
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, safe_labels(request)
-        run = Run(record, backend, self._host)
+        run = self._add(Run(record, backend, self._host, orphan_after_s(request)), orphan_after_s(request))
         run.span = self.tracing.begin(run.record.adapter, request)
         run.log = run.log.bind(**run.span.trace.fields)
-        run.equip(keepalive=KeepaliveStreams(orphan_after_s(request), lambda: end_orphan(run)))
-        run.hear = run.notices.hear = functools.partial(self.heard, run)
-        self._runs[run.run_id] = run
-        self._keep(run, orphan_after_s(request))
         options, admission, clock = self._admission.plan(run, request), self._admission, self._host.clock
         scheduler = AttemptScheduler(run, admission, clock, options, self.exclusion.refuse_move)
-        run.equip(session=self.sessions.follow(run.record, session, run.notices.warn))
+        run.session = self.sessions.follow(run.record, session, run.notices.warn)
         remove_router_settings(request)
         # The caller's own limit is applied here; for the adapter this router is the client that may get lost.
         request.adapter = backend.record.type
@@ -188,17 +190,14 @@ class RunRegistry:
             self._drop(stored.run_id)
             own.send(LeaseLost())  # the same run takes its place, and its adapter stays here
         record, summary = RunRecord.of_stored(stored), stored.state.run
-        run = Run(record, backend, self._host, Recovering(INHERITED, at))
-        run.equip(keepalive=KeepaliveStreams(stored.orphan_after, lambda: end_orphan(run)))
+        run = Run(record, backend, self._host, stored.orphan_after, Recovering(INHERITED, at))
         if summary.HasField("session_key"):
-            run.equip(session=self.sessions.follow_on(record, summary.session_key, run.notices.warn))
-        self._keep(run, stored.orphan_after, stored)
+            run.session = self.sessions.follow_on(record, summary.session_key, run.notices.warn)
+        self._add(run, stored.orphan_after, stored)
         run.spending = self._spending.of(run)
         # A client that held it may come back, as after a stream that the server ended.
         run.keepalive.acquire()
         run.keepalive.release(by_server=True)
-        run.hear = run.notices.hear = functools.partial(self.heard, run)
-        self._runs[run.run_id] = run
         return run
 
     def follow(self, run: Run) -> None:
@@ -212,17 +211,19 @@ class RunRegistry:
 
         run.start(lambda: self._admission.keep(run, follow_on()), "run")
 
-    def _keep(self, run: Run, orphan_after: float, stored: StoredRun | None = None) -> None:
+    def _add(self, run: Run, orphan_after_s: float, stored: StoredRun | None = None) -> Run:
         remark = functools.partial(run.notices.warn, each_time=True)
         logged = self.run_log.follow(
             run.record,
             lambda: assignment_of(run.state),
-            orphan_after,
+            orphan_after_s,
             remark,
             lambda: run.send(LeaseLost()),
             stored=stored,
         )
-        run.equip(ledger=RunLedger(self.run_log.writer, logged))
+        run.ledger = RunLedger(self.run_log.writer, logged)
+        self._runs[run.run_id] = run
+        return run
 
     def _superseded(self, run: Run) -> None:
         """Forget a run that another router owns: from now on it is found through the log."""

@@ -10,37 +10,24 @@ from dragoman.router.storage.logged import ROW_BYTES, LoggedRun, RowState
 _GAP: Final = "The run log cannot keep up; some events are not persisted and will be replaced by a gap in replays."
 
 
-class Signals:
-    """Wakes the write loop, and those that wait for what it writes."""
-
-    def __init__(self) -> None:
-        self.work = asyncio.Event()
-        """Set when there is something to write."""
-        self.hurry = asyncio.Event()
-        """Set when it must not wait for more."""
-        self.written = Conditions()
-        """Checked after each step of the write loop."""
-
-    def urge(self) -> None:
-        """Have everything written soon."""
-        self.hurry.set()
-        self.work.set()
-
-
 class Backlog:
     """The runs of one router, and their events that wait for the store.
 
     Args:
         most: the maximum size of all events that wait.
-        signals: wakes the write loop.
     """
 
-    def __init__(self, most: int, signals: Signals) -> None:
+    def __init__(self, most: int) -> None:
         self._runs: dict[str, LoggedRun] = {}
         self._changed: dict[LoggedRun, None] = {}
         """Those of which something is to be written, perhaps."""
         self._most = most
-        self._signals = signals
+        self.work = asyncio.Event()
+        """Set when there is something to write."""
+        self.hurry = asyncio.Event()
+        """Set when the write loop must not wait for more."""
+        self.written = Conditions()
+        """Checked after each step of the write loop."""
         self.size = 0
         """Bytes of events that wait."""
         self.lost = 0
@@ -48,6 +35,11 @@ class Backlog:
 
     def __iter__(self) -> Iterator[LoggedRun]:
         return iter(list(self._runs.values()))
+
+    def urge(self) -> None:
+        """Have everything written soon."""
+        self.hurry.set()
+        self.work.set()
 
     def due(self) -> list[LoggedRun]:
         """Return the runs of which the write loop has something to write."""
@@ -111,12 +103,12 @@ class Backlog:
         while self.size > self._most and self._drop_oldest():
             pass
         if self.size > ROW_BYTES:
-            self._signals.hurry.set()
+            self.hurry.set()
         run.changes += 1
         if changes_row:
             run.row_change = run.changes
         self._changed[run] = None
-        self._signals.work.set()
+        self.work.set()
 
     def skip(self, run: LoggedRun, sequence: int) -> None:
         """Note that a run's events up to this one are missing."""
@@ -130,7 +122,7 @@ class Backlog:
         run.changes += 1
         run.row_change = run.changes
         self._changed[run] = None
-        self._signals.work.set()
+        self.work.set()
 
     def is_writing(self, run_id: str) -> bool:
         """Return whether there is a run with this id that may not be in the store yet."""

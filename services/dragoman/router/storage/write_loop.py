@@ -7,7 +7,7 @@ from typing import Final
 
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.logs import Logger
-from dragoman.router.storage.backlog import Backlog, Signals
+from dragoman.router.storage.backlog import Backlog
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.logged import ROW_BYTES, LoggedRun, RowState
 from dragoman.router.storage.plan import plan
@@ -29,27 +29,23 @@ class WriteLoop:
     Args:
         store: the store.
         backlog: the runs.
-        signals: wakes this loop, and those that wait for it.
     """
 
-    def __init__(self, store: Store, backlog: Backlog, signals: Signals) -> None:
+    def __init__(self, store: Store, backlog: Backlog) -> None:
         self._store = store
         self._backlog = backlog
-        self._signals = signals
         self.failing = ""
         """Why the store fails; empty while it does not."""
         self.is_closing = False
         """Whether the loop ends once everything is written, or the store fails."""
-        self.is_replaced = False
-        """Whether the database was deleted or replaced, so that a new one is to be opened."""
 
     async def run(self) -> None:
         """Write until cancelled, or closed."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not (self.is_closing and not self._has_work()):
             if not self._has_work():
-                self._signals.work.clear()
-                await self._signals.work.wait()
+                self._backlog.work.clear()
+                await self._backlog.work.wait()
             if not backoff.failures:
                 await self._gather()
             try:
@@ -60,8 +56,7 @@ class WriteLoop:
                     continue
                 pause_s = backoff.next_s()
                 self.fails(str(error))
-                self.is_replaced |= error.is_replaced
-                self._signals.written.check()
+                self._backlog.written.check()
                 if self.is_closing:
                     return
                 await asyncio.sleep(pause_s)
@@ -73,26 +68,24 @@ class WriteLoop:
                 self._works()
 
     def _has_work(self) -> bool:
-        return self.is_replaced or bool(self._backlog.due())
+        return bool(self._backlog.due())
 
     async def _gather(self) -> None:
         if not self.is_closing and self._backlog.size < ROW_BYTES:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GATHER_S):
-                    await self._signals.hurry.wait()
+                    await self._backlog.hurry.wait()
         # Cleared only now: a request that came before the wait is as urgent as one that comes within it.
-        self._signals.hurry.clear()
+        self._backlog.hurry.clear()
 
     async def _write(self, runs: Sequence[LoggedRun]) -> None:
-        if self.is_replaced:
-            await self._reopen()
         for run in runs:
             if run.state is RowState.REMOVED:
                 changes = run.changes
                 await self._store.remove(run.stored.run_id, run.stored.owner)
                 run.written = changes
         await self._execute(runs)
-        self._signals.written.check()
+        self._backlog.written.check()
 
     async def _execute(self, runs: Iterable[LoggedRun]) -> None:
         writes = plan(runs)
@@ -122,7 +115,7 @@ class WriteLoop:
         self._backlog.release(run)
         if not run.is_over:
             run.lost()
-        self._signals.written.check()  # now that this is known, nothing is published that was waited for
+        self._backlog.written.check()  # now that this is known, nothing is published that was waited for
 
     async def _write_one_by_one(self) -> bool:
         """Write each run by itself, and drop those that cannot be written for a reason of their own.
@@ -147,20 +140,7 @@ class WriteLoop:
         self._backlog.release(run)
         if not run.is_over:
             run.remark("log_gap", _UNSTORABLE)
-        self._signals.written.check()
-
-    async def _reopen(self) -> None:
-        """Open the database that took the place of the one before, and insert the runs again.
-
-        Their events that were written before are missing there, which the log shows as a gap.
-        """
-        await self._store.reopen()
-        self.is_replaced = False
-        _log.warning("run log was deleted or replaced; writing a new one")
-        for run in self._backlog:
-            if run.state is RowState.STORED:
-                run.state = RowState.NEW
-            self._backlog.changed(run)
+        self._backlog.written.check()
 
     def fails(self, why: str) -> None:
         """Note that the store fails, and emit a notice in each live run."""

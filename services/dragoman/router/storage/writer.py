@@ -10,7 +10,7 @@ from typing import Final
 
 from dragoman.protocol.limits import MIB
 from dragoman.router.model.stored import StoredRun
-from dragoman.router.storage.backlog import Backlog, Signals
+from dragoman.router.storage.backlog import Backlog
 from dragoman.router.storage.logged import LoggedRun, RowState
 from dragoman.router.storage.store import Store
 from dragoman.router.storage.write_loop import WriteLoop
@@ -32,10 +32,9 @@ class Writer:
     """
 
     def __init__(self, store: Store, *, waiting_bytes: int = WAITING_BYTES) -> None:
-        self._signals = Signals()
-        self.backlog = Backlog(waiting_bytes, self._signals)
+        self.backlog = Backlog(waiting_bytes)
         """The runs, with their events that wait for the store."""
-        self._loop = WriteLoop(store, self.backlog, self._signals)
+        self._loop = WriteLoop(store, self.backlog)
 
     @property
     def failing(self) -> str:
@@ -72,8 +71,8 @@ class Writer:
         While the store fails the run is inserted later, and whether the id is taken is not known.
         """
         self.backlog.changed(run)
-        self._signals.urge()
-        await self._signals.written.until(lambda: run.state is not RowState.NEW or bool(self._loop.failing))
+        self.backlog.urge()
+        await self.backlog.written.until(lambda: run.state is not RowState.NEW or bool(self._loop.failing))
         if run.state is RowState.NEW:
             self._loop.fails(self._loop.failing)
         return not run.is_taken
@@ -81,7 +80,7 @@ class Writer:
     def remove(self, run: LoggedRun) -> None:
         """Delete a run that never was, as soon as the store does that: no new run with its id is inserted before."""
         self.backlog.remove(run)
-        self._signals.urge()
+        self.backlog.urge()
 
     async def room(self, run: LoggedRun, sequence: int) -> None:
         """Wait while many events of this run, or of all, wait for the store, so that their adapters wait too.
@@ -90,21 +89,21 @@ class Writer:
         ahead of the store as a router may be.
         """
         if not run.may_publish(sequence):
-            self._signals.urge()
-            await self._signals.written.until(lambda: run.may_publish(sequence))
+            self.backlog.urge()
+            await self.backlog.written.until(lambda: run.may_publish(sequence))
 
         def has_room() -> bool:
             return not self.backlog.is_crowded(run) or bool(self._loop.failing) or self._loop.is_closing
 
         if has_room():
             return
-        self._signals.hurry.set()
-        await self._signals.written.until(has_room, STALLED_S)
+        self.backlog.hurry.set()
+        await self.backlog.written.until(has_room, STALLED_S)
 
     def over(self, run: LoggedRun) -> None:
         """Note that only the run's result follows, or nothing; what waits is still written."""
         run.is_over = True
-        self._signals.hurry.set()
+        self.backlog.hurry.set()
         self.backlog.changed(run)
 
     async def flushed(self, run: LoggedRun, timeout_s: float) -> bool:
@@ -112,38 +111,32 @@ class Writer:
 
         Nothing of a run that cannot be stored waits. One that another router has is never written: False at once.
         """
-        return await _caught_up([run], self._signals, timeout_s) and not run.is_taken
+        return await self._caught_up([run], timeout_s) and not run.is_taken
 
     async def flushed_all(self, timeout_s: float) -> bool:
         """Wait until everything of all runs up to now is written; False if it is not after ``timeout_s`` seconds.
 
         What comes meanwhile is not waited for, as runs that never pause would delay it for ever.
         """
-        return await _caught_up([run for run in self.backlog if run.is_due], self._signals, timeout_s)
+        return await self._caught_up([run for run in self.backlog if run.is_due], timeout_s)
 
     async def run(self) -> None:
         """Write until cancelled, or closed."""
         await self._loop.run()
 
-    def replaced(self) -> None:
-        """Note that the store's database was deleted or replaced while it was in use."""
-        self._loop.is_replaced = True
-        self._signals.work.set()
-
     async def close(self) -> None:
         """Write what waits, once; what cannot be written then is lost."""
         self._loop.is_closing = True
-        self._signals.urge()
-        self._signals.written.check()
+        self.backlog.urge()
+        self.backlog.written.check()
 
+    async def _caught_up(self, runs: Sequence[LoggedRun], timeout_s: float) -> bool:
+        awaited = [(run, run.changes) for run in runs if run.is_changed]
 
-async def _caught_up(runs: Sequence[LoggedRun], signals: Signals, timeout_s: float) -> bool:
-    awaited = [(run, run.changes) for run in runs if run.is_changed]
+        def reached() -> bool:
+            return all(not run.is_due or run.written >= changes for run, changes in awaited)
 
-    def reached() -> bool:
-        return all(not run.is_due or run.written >= changes for run, changes in awaited)
-
-    if reached():
-        return True
-    signals.urge()
-    return await signals.written.until(reached, timeout_s)
+        if reached():
+            return True
+        self.backlog.urge()
+        return await self.backlog.written.until(reached, timeout_s)
