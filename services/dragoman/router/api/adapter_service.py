@@ -5,14 +5,13 @@ So what a later revision of the contract adds passes through.
 """
 
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Final, assert_never
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
 
 from dragoman.protocol.access import caller_name
 from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.event_buffer import EventReader
 from dragoman.protocol.server import Context
-from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import addressed
 from dragoman.router.adapters.instance import AdapterInstance
@@ -20,21 +19,23 @@ from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.relay import relay
 from dragoman.router.api.acceptance import Acceptance
 from dragoman.router.api.authorization import allow, allow_answer, allow_control, allow_read
-from dragoman.router.api.calls import bind, read, refuse, remaining_s
+from dragoman.router.api.calls import read, refuse, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator
 from dragoman.router.api.queries import Process, QueryServicer, call
-from dragoman.router.api.streaming import KeepAlive, RunStreams, SupersededError
+from dragoman.router.api.streaming import RunStreams, SupersededError, kept_alive
 from dragoman.router.api.validation import execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.answers import find_input, finished, repeat_answer, unknown_request
-from dragoman.router.runs.cancellation import cancel, how_it_ended, respond
-from dragoman.router.runs.sending import find_accepted, repeat_input, send, update
+from dragoman.router.runs.answers import find_event, find_input, finished, repeat_answer, unknown_request
+from dragoman.router.runs.cancellation import cancel, how_it_ended
+from dragoman.router.runs.sending import repeat_input, respond, send, update
 from dragoman.router.runs.state import Superseded, is_replayed
 from dragoman.v1 import adapter_pb2 as pb
 
+_MAYBE_ANSWERED: Final = frozenset({Reason.RUN_FINISHED, Reason.REQUEST_NOT_FOUND})
+"""Why an answer is not taken that was perhaps taken before: the adapter that asked may be no longer the run's."""
 _MAYBE_SENT: Final = frozenset(
     {Reason.RUN_FINISHED, Reason.RUN_NOT_FOUND, Reason.NOT_SUPPORTED, Reason.ADAPTER_UNAVAILABLE}
 )
@@ -90,7 +91,7 @@ class AdapterServicer(QueryServicer):
         run, is_new = (located.run, False) if located is not None else await self._acceptance.accept(request)
         allow(adapter=run.record.adapter, run_id=run.run_id)
         # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
-        with KeepAlive(run):
+        with kept_alive(run):
             await run.until(is_replayed)
             if run.record.is_free or isinstance(run.state, Superseded):
                 return False
@@ -110,28 +111,22 @@ class AdapterServicer(QueryServicer):
         if isinstance(located, Remote | Finished):
             await _elsewhere(self._streams, located, request, context)
             return
-        run = located.run
-        bind(adapter=run.record.adapter, run_id=run.run_id)
-        keep_alive = KeepAlive(run, is_relayed=came_from_a_router(context))
+        keep_alive = kept_alive(located.run, is_relayed=came_from_a_router(context))
         with keep_alive if request.hold else contextlib.nullcontext():
-            after_sequence, batching = request.after_sequence, request.HasField("batching")
-            await self._streams.live(run, context, after_sequence=after_sequence, joined=True, batching=batching)
+            after, batching = request.after_sequence, request.HasField("batching")
+            await self._streams.live(located.run, context, after_sequence=after, joined=True, batching=batching)
 
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """Cancel a run, and return how it ended."""
         request = read(pb.CancelRequest, data)
         located = await self._locator.resolve(request.run_id, request.adapter)
         allow_control(located.facts)
-        match located:
-            case Local(run):
-                bind(adapter=run.record.adapter, run_id=run.run_id)
-                return await cancel(run, addressed(pb.CancelRequest, data, request.adapter, run.backend.record.type))
-            case Remote(stored, forwarder):
-                return await forwarder.answer(stored, "Cancel", data, context)
-            case Finished(stored):
-                return how_it_ended(stored.state.run.result, stored.logged)
-            case never:
-                assert_never(never)
+        if isinstance(located, Remote):
+            return await located.forwarder.answer(located.stored, "Cancel", data, context)
+        if isinstance(located, Finished):
+            return how_it_ended(located.stored.state.run.result, located.stored.logged)
+        run = located.run
+        return await cancel(run, addressed(pb.CancelRequest, data, request.adapter, run.backend.record.type))
 
     async def Respond(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Answer an input request of a run."""
@@ -141,25 +136,16 @@ class AdapterServicer(QueryServicer):
             data += pb.RespondRequest(responder=caller_name()).SerializeToString()
         located = await self._locator.resolve(request.run_id, request.adapter)
         allow_answer(located.facts)
-        match located:
-            case Local(run):
-                bind(adapter=run.record.adapter, run_id=run.run_id)
-                data = addressed(pb.RespondRequest, data, request.adapter, run.backend.record.type)
-                try:
-                    return await respond(run, data, request.request_id, remaining_s(context))
-                except DragomanError as error:
-                    # The adapter that asked may be gone, or no longer the run's.
-                    if error.reason not in {Reason.RUN_FINISHED, Reason.REQUEST_NOT_FOUND}:
-                        raise
-                    reader = await self._streams.reader(run)
-                    return await _answer_again(request, reader, run.fanout.last_sequence, error)
-            case Remote(stored, forwarder):
-                return await forwarder.answer(stored, "Respond", data, context)
-            case Finished(stored):
-                reader = self._streams.stored_reader(stored)
-                return await _answer_again(request, reader, stored.logged, finished(request.run_id))
-            case never:
-                assert_never(never)
+        if isinstance(located, Remote):
+            return await located.forwarder.answer(located.stored, "Respond", data, context)
+        try:
+            run = _not_finished(located)
+            data = addressed(pb.RespondRequest, data, request.adapter, run.backend.record.type)
+            return await respond(run, data, request.request_id, remaining_s(context))
+        except DragomanError as error:
+            if error.reason not in _MAYBE_ANSWERED:
+                raise
+            return await _answer_again(request, *await self._record_of(located), error)
 
     async def Send(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Give a run an input."""
@@ -170,25 +156,16 @@ class AdapterServicer(QueryServicer):
         allow_control(located.facts)
         if request.attachments:
             self._acceptance.check_input(request)
-        match located:
-            case Local(run):
-                bind(adapter=run.record.adapter, run_id=run.run_id)
-                data = addressed(pb.SendRequest, data, request.adapter, run.backend.record.type)
-                try:
-                    return await send(run, request, data, remaining_s(context))
-                except DragomanError as error:
-                    # What accepted the input may be gone, or no longer the run's.
-                    if error.reason not in _MAYBE_SENT:
-                        raise
-                    reader = await self._streams.reader(run)
-                    return await _send_again(request, reader, run.fanout.last_sequence, error)
-            case Remote(stored, forwarder):
-                return await forwarder.answer(stored, "Send", data, context)
-            case Finished(stored):
-                reader = self._streams.stored_reader(stored)
-                return await _send_again(request, reader, stored.logged, finished(request.run_id))
-            case never:
-                assert_never(never)
+        if isinstance(located, Remote):
+            return await located.forwarder.answer(located.stored, "Send", data, context)
+        try:
+            run = _not_finished(located)
+            data = addressed(pb.SendRequest, data, request.adapter, run.backend.record.type)
+            return await send(run, request, data, remaining_s(context))
+        except DragomanError as error:
+            if error.reason not in _MAYBE_SENT:
+                raise
+            return await _send_again(request, *await self._record_of(located), error)
 
     async def UpdateRun(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Change the model or the permission mode of a run."""
@@ -199,37 +176,24 @@ class AdapterServicer(QueryServicer):
             data += pb.UpdateRunRequest(sender=caller_name()).SerializeToString()
         located = await self._locator.resolve(request.run_id, request.adapter)
         allow_control(located.facts)
-        match located:
-            case Local(run):
-                bind(adapter=run.record.adapter, run_id=run.run_id)
-                data = addressed(pb.UpdateRunRequest, data, request.adapter, run.backend.record.type)
-                check = await self._acceptance.update_check(request, run)
-                return await update(run, request, data, remaining_s(context), check)
-            case Remote(stored, forwarder):
-                return await forwarder.answer(stored, "UpdateRun", data, context)
-            case Finished():
-                raise finished(request.run_id)
-            case never:
-                assert_never(never)
+        if isinstance(located, Remote):
+            return await located.forwarder.answer(located.stored, "UpdateRun", data, context)
+        run = _not_finished(located)
+        data = addressed(pb.UpdateRunRequest, data, request.adapter, run.backend.record.type)
+        check = await self._acceptance.update_check(request, run)
+        return await update(run, request, data, remaining_s(context), check)
 
     async def GetChanges(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Say what a run changed: its adapter knows."""
         request = read(pb.GetChangesRequest, data)
         located = await self._locator.resolve(request.run_id, request.adapter)
         allow_read(located.facts)
-        match located:
-            case Local(run):
-                backend, process = run.backend, _process_of(run)
-            case Remote(stored, forwarder):
-                return await forwarder.answer(stored, "GetChanges", data, context)
-            case Finished(stored):
-                backend = await self._adapters.get(stored.adapter)
-                process = backend.use(stored.state.run.instance_id)
-            case never:
-                assert_never(never)
-        bind(run_id=request.run_id)
+        if isinstance(located, Remote):
+            return await located.forwarder.answer(located.stored, "GetChanges", data, context)
+        backend, process = await self._keeper(located)
         data = addressed(pb.GetChangesRequest, data, request.adapter, backend.record.type)
-        return await _changes(backend, process, data, context)
+        with _unless_forgotten(backend, Reason.CHANGES_UNKNOWN, "knows what the run changed; ask"):
+            return await call(backend, "GetChanges", data, context, process=process)
 
     async def ReadArtifact(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
         """Stream a file that a run left: its adapter keeps it."""
@@ -237,21 +201,28 @@ class AdapterServicer(QueryServicer):
         located = await self._locator.resolve(request.run_id, request.adapter)
         allow_read(located.facts)
         with self._drain.stream():
-            match located:
-                case Local(run):
-                    backend, process = run.backend, _process_of(run)
-                case Remote(stored, forwarder):
-                    ending = self._drain.ending
-                    await forwarder.relay(stored, "ReadArtifact", data, context, ended_early=ending)
-                    return
-                case Finished(stored):
-                    backend = await self._adapters.get(stored.adapter)
-                    process = backend.use(stored.state.run.instance_id)
-                case never:
-                    assert_never(never)
-            bind(run_id=request.run_id, adapter=backend.record.type)
+            if isinstance(located, Remote):
+                ending = self._drain.ending
+                await located.forwarder.relay(located.stored, "ReadArtifact", data, context, ended_early=ending)
+                return
+            backend, process = await self._keeper(located)
             data = addressed(pb.ReadArtifactRequest, data, request.adapter, backend.record.type)
-            await _artifact(backend, process, data, context, self._drain.ending)
+            with _unless_forgotten(backend, Reason.ARTIFACTS_GONE, "has the run's artifacts; read them"):
+                async with process as instance:
+                    await relay(instance.channel.stream("ReadArtifact", data), context, self._drain.ending)
+
+    async def _record_of(self, located: Local | Finished) -> tuple[EventReader, int]:
+        """Return a reader at the beginning of a run, and the last sequence that it has now."""
+        if isinstance(located, Finished):
+            return self._streams.stored_reader(located.stored), located.stored.logged
+        return await self._streams.reader(located.run), located.run.fanout.last_sequence
+
+    async def _keeper(self, located: Local | Finished) -> tuple[AdapterBackend, Process]:
+        """Return the adapter that had a run, and the process of it that knows what the run left."""
+        if isinstance(located, Local):
+            return located.run.backend, _process_of(located.run)
+        backend = await self._adapters.get(located.stored.adapter)
+        return backend, backend.use(located.stored.state.run.instance_id)
 
 
 async def _settled(locator: RunLocator, request: pb.AttachRequest) -> Located:
@@ -268,13 +239,11 @@ async def _elsewhere(
     streams: RunStreams, located: Remote | Finished, request: pb.AttachRequest, context: Context
 ) -> None:
     """Stream a run of another router, or from the log."""
-    stored = located.stored
-    bind(adapter=stored.adapter, run_id=stored.run_id)
     if isinstance(located, Remote):
         await streams.forwarded(located, request, context)
     else:
         after_sequence, batching = request.after_sequence, request.HasField("batching")
-        await streams.stored(stored, context, after_sequence=after_sequence, batching=batching)
+        await streams.stored(located.stored, context, after_sequence=after_sequence, batching=batching)
 
 
 @contextlib.asynccontextmanager
@@ -289,42 +258,37 @@ async def _process_of(run: Run) -> AsyncIterator[AdapterInstance]:
             yield instance
 
 
-async def _changes(backend: AdapterBackend, process: Process, data: bytes, context: Context) -> bytes:
-    gone = DragomanError(
-        Reason.CHANGES_UNKNOWN,
-        f"Adapter {backend.record.type!r} no longer knows what the run changed; ask sooner after the run's end.",
-    )
+@contextlib.contextmanager
+def _unless_forgotten(backend: AdapterBackend, reason: Reason, what: str) -> Iterator[None]:
+    """Have a call fail with this reason if its adapter no longer knows the run.
+
+    Args:
+        backend: the adapter.
+        reason: the reason.
+        what: what it no longer does, and what was to be done, as the error says it.
+    """
+    message = f"Adapter {backend.record.type!r} no longer {what} sooner after the run's end."
+    gone = DragomanError(reason, message)
     if not backend.is_up:
         raise gone
     try:
-        return await call(backend, "GetChanges", data, context, process=process)
+        yield
     except DragomanError as error:
-        if error.reason is Reason.RUN_NOT_FOUND:
-            raise gone from error
-        raise
+        raise gone if error.reason is Reason.RUN_NOT_FOUND else error from error
 
 
-async def _artifact(
-    backend: AdapterBackend, process: Process, data: bytes, context: Context, ended_early: Signal
-) -> None:
-    gone = DragomanError(
-        Reason.ARTIFACTS_GONE,
-        f"Adapter {backend.record.type!r} no longer has the run's artifacts; read them sooner after the run's end.",
-    )
-    if not backend.is_up:
-        raise gone
-    try:
-        async with process as instance:
-            await relay(instance.channel.stream("ReadArtifact", data), context, ended_early)
-    except DragomanError as error:
-        if error.reason is Reason.RUN_NOT_FOUND:
-            raise gone from error
-        raise
+def _not_finished(located: Local | Finished) -> Run:
+    """Return a run that is in memory; raise RUN_FINISHED for one that only the log has."""
+    if isinstance(located, Finished):
+        raise finished(located.stored.run_id)
+    return located.run
 
 
 async def _send_again(request: pb.SendRequest, reader: EventReader, end: int, error: DragomanError) -> bytes:
     """Answer a Send of an input that the run accepted before; raise ``error`` if it did not."""
-    recorded = await find_accepted(reader, request.input_id, end)
+    recorded = await find_event(
+        reader, end, {"input_accepted"}, lambda event: event.input_accepted.input_id == request.input_id
+    )
     if recorded is None:
         raise error
     return repeat_input(request, recorded).SerializeToString()

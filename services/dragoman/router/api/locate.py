@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 from dragoman.protocol.caller import current_caller
-from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.api.authorization import RunFacts
 from dragoman.router.cluster.failover import Failover
@@ -18,9 +18,9 @@ from dragoman.v1 import adapter_pb2
 from msgspec import Struct
 
 
-def stored_facts(stored: StoredRun, *, is_over: bool) -> RunFacts:
+def stored_facts(stored: StoredRun) -> RunFacts:
     """Return what decides about calls for a run of the log."""
-    return RunFacts(stored.run_id, stored.adapter, stored.state.run.started_by, is_over)
+    return RunFacts(stored.run_id, stored.adapter, stored.state.run.started_by, stored.finished_at is not None)
 
 
 class Local(Struct, frozen=True):
@@ -35,27 +35,23 @@ class Local(Struct, frozen=True):
         return RunFacts(record.run_id, record.adapter, record.started_by, is_over(self.run.state))
 
 
-class Finished(Struct, frozen=True):
+class _Stored(Struct, frozen=True):
+    stored: StoredRun
+
+    @property
+    def facts(self) -> RunFacts:
+        """What decides about calls for it."""
+        return stored_facts(self.stored)
+
+
+class Finished(_Stored, frozen=True):
     """A run that is over, and is no longer in memory."""
 
-    stored: StoredRun
 
-    @property
-    def facts(self) -> RunFacts:
-        """What decides about calls for it."""
-        return stored_facts(self.stored, is_over=True)
-
-
-class Remote(Struct, frozen=True):
+class Remote(_Stored, frozen=True):
     """A run that another router owns."""
 
-    stored: StoredRun
     forwarder: ReplicaForwarder
-
-    @property
-    def facts(self) -> RunFacts:
-        """What decides about calls for it."""
-        return stored_facts(self.stored, is_over=False)
 
 
 Located: TypeAlias = Local | Remote | Finished
@@ -131,7 +127,7 @@ class RunLocator:
         backend = await self._adapters.get(adapter)
         if backend not in run.backends:
             raise DragomanError(
-                unknown_run(run.run_id).reason,
+                Reason.RUN_NOT_FOUND,
                 f"Run {run.run_id!r} belongs to adapter {run.record.adapter!r}, not to {backend.record.type!r}.",
                 {"run_id": run.run_id, "adapter": run.record.adapter},
             )

@@ -15,7 +15,7 @@ from dragoman.router.adapters.registrations import LONGEST_LEASE_S, SHORTEST_LEA
 from dragoman.router.adapters.supervisor import ProcessSupervisor
 from dragoman.router.api.active_agents import asked
 from dragoman.router.api.authorization import allow, allow_read
-from dragoman.router.api.calls import bind, refuse
+from dragoman.router.api.calls import refuse
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Local, stored_facts
 from dragoman.router.api.paging import (
@@ -114,12 +114,11 @@ class RunList:
             stored = await self._run_log.find(run_id)
             if stored is None:
                 raise unknown_run(run_id)
-            allow_read(stored_facts(stored, is_over=stored.finished_at is not None))
+            allow_read(stored_facts(stored))
             if stored.finished_at is not None or is_unowned(stored, self._run_log.owner, self._processes):
                 return stored.state
             return await self._forwarder.get_run(stored, context)
         allow_read(Local(run).facts)
-        bind(adapter=run.record.adapter, run_id=run.run_id)
         return pb.GetRunResponse(
             run=run.record.summary(run.fanout.readers),
             pending_requests=[event.input_request for event in run.record.pending.values()],

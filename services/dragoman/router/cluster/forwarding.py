@@ -80,7 +80,7 @@ class ReplicaForwarder:
         try:
             channel = self._channel(stored, context)
             answer = await channel.answer(
-                "GetRun", request, timeout_s=_ANSWER_S, metadata=((HOP, "1"),), service=service
+                "GetRun", request, timeout_s=_ANSWER_S, metadata=_FORWARDED, service=service
             )
         except DragomanError:
             return stored.state

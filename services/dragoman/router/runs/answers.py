@@ -1,6 +1,8 @@
 """Repeated answers to input requests: the same answer is accepted, because its first response may have been lost."""
 
+import contextlib
 import re
+from collections.abc import Callable, Collection
 from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
@@ -12,9 +14,6 @@ from google.protobuf import json_format
 from msgspec import Struct
 
 _MASK: Final = "[redacted]"
-_GAP: Final = FIELD_BY_KIND["gap"]
-_REQUESTED: Final = FIELD_BY_KIND["input_request"]
-_RESOLVED: Final = FIELD_BY_KIND["input_resolved"]
 
 
 class RecordedInput(Struct, frozen=True):
@@ -26,34 +25,40 @@ class RecordedInput(Struct, frozen=True):
     """The event that says how it ended; ``None`` if there is none."""
 
 
-async def find_input(reader: EventReader, request_id: str, end: int) -> RecordedInput:
-    """Return what a run recorded of an input request.
+async def find_event(
+    reader: EventReader, end: int, kinds: Collection[str], is_it: Callable[[pb.AgentEvent], bool]
+) -> pb.AgentEvent | None:
+    """Return the first event of a run that is the one looked for; ``None`` if there is none.
 
     Args:
         reader: at the beginning of the run; closed when this returns.
-        request_id: the question's.
         end: the last sequence there is, behind which a live run is not waited for.
+        kinds: of events that are looked at, by the names of their bodies.
+        is_it: returns whether one is it.
 
     Raises:
         DragomanError: RUN_LOG_UNAVAILABLE, or RUN_NOT_FOUND if the run was forgotten meanwhile.
     """
-    may_be_requested = False
-    try:
-        while reader.last_sequence < end:
-            events = await reader.read()
-            if not events:
-                break
+    fields = {FIELD_BY_KIND[kind] for kind in kinds}
+    with contextlib.closing(reader):
+        while reader.last_sequence < end and (events := await reader.read()):
             for data in events:
-                if peek(data).field not in {_GAP, _REQUESTED, _RESOLVED}:
-                    continue
-                event = pb.AgentEvent.FromString(data)
-                if event.input_resolved.id == request_id:
-                    return RecordedInput(may_be_requested=True, resolved=event)
-                is_request = event.HasField("gap") or event.input_request.id == request_id
-                may_be_requested = may_be_requested or is_request
-        return RecordedInput(may_be_requested)
-    finally:
-        reader.close()
+                if peek(data).field in fields and is_it(event := pb.AgentEvent.FromString(data)):
+                    return event
+    return None
+
+
+async def find_input(reader: EventReader, request_id: str, end: int) -> RecordedInput:
+    """Return what a run recorded of an input request; see ``find_event``."""
+    may_be_requested = False
+
+    def is_its_end(event: pb.AgentEvent) -> bool:
+        nonlocal may_be_requested
+        may_be_requested = may_be_requested or event.HasField("gap") or event.input_request.id == request_id
+        return event.input_resolved.id == request_id
+
+    resolved = await find_event(reader, end, {"gap", "input_request", "input_resolved"}, is_its_end)
+    return RecordedInput(may_be_requested or resolved is not None, resolved)
 
 
 def repeat_answer(
@@ -80,7 +85,13 @@ def repeat_answer(
         raise DragomanError(
             Reason.REQUEST_EXPIRED, "The agent no longer waits for an answer to this input request.", facts
         )
-    if not _is_same(recorded.answer, answer, is_masked=resolved.redacted):
+    if recorded.answer != answer and not (
+        resolved.redacted
+        and all(
+            is_same(getattr(recorded.answer, field.name), getattr(answer, field.name), is_masked=True)
+            for field in pb.InputAnswer.DESCRIPTOR.fields
+        )
+    ):
         facts["answer"] = json_format.MessageToJson(recorded.answer, indent=None)
         raise DragomanError(
             Reason.ALREADY_RESOLVED,
@@ -104,25 +115,11 @@ def finished(run_id: str) -> DragomanError:
     return DragomanError(Reason.RUN_FINISHED, f"Run {run_id!r} has already finished.", {"run_id": run_id})
 
 
-def is_same_text(recorded: str, text: str, *, is_masked: bool) -> bool:
-    """Return whether a text equals the recorded one, in which secrets may be redacted."""
-    return _fits(recorded, text) if is_masked else recorded == text
-
-
-def _is_same(recorded: pb.InputAnswer, answer: pb.InputAnswer, *, is_masked: bool) -> bool:
-    """Return whether an answer equals the recorded one, in which secrets may be redacted."""
-    if recorded == answer or not is_masked:
-        return recorded == answer
-    return all(
-        _fits(getattr(recorded, field.name), getattr(answer, field.name))
-        for field in pb.InputAnswer.DESCRIPTOR.fields
-    )
-
-
-def _fits(recorded: object, answer: object) -> bool:
-    if not isinstance(recorded, str) or not isinstance(answer, str) or _MASK not in recorded:
-        return recorded == answer
+def is_same(recorded: object, again: object, *, is_masked: bool) -> bool:
+    """Return whether what is sent again equals what is recorded, in which secrets may be redacted if it is a text."""
+    if not is_masked or not isinstance(recorded, str) or not isinstance(again, str) or _MASK not in recorded:
+        return recorded == again
     first, *middle, last = map(re.escape, recorded.split(_MASK))
     # In groups that are not tried again: otherwise the time would grow with each mask by the length of the answer.
     pattern = "".join((first, *(f"(?>.*?{piece})" for piece in middle), ".*", last))
-    return re.fullmatch(pattern, answer, re.DOTALL) is not None
+    return re.fullmatch(pattern, again, re.DOTALL) is not None

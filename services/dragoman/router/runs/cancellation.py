@@ -1,4 +1,4 @@
-"""Cancel and Respond, brought to the process that has a run.
+"""Cancel, brought to the process that has a run.
 
 The result of a run says how it ended, and it comes in the run's stream alone. An adapter's answer to Cancel only
 acknowledges the request; if it is an error, the caller gets it. A run whose adapter does not implement Cancel is
@@ -18,9 +18,7 @@ from dragoman.router.model.errors import unknown_run
 from dragoman.router.model.run_record import adapter_lost, cancelled_by_router
 from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.answers import finished
 from dragoman.router.runs.inputs import CancelRequested, Lost
-from dragoman.router.runs.sending import ask
 from dragoman.router.runs.state import Superseded, is_accepted, is_at_adapter, is_over, is_replayed
 from dragoman.v1 import adapter_pb2, event_pb2
 
@@ -90,8 +88,14 @@ def _with_grace(run: Run, request: bytes) -> bytes:
     return parsed.SerializeToString()
 
 
-def _start(run: Run, request: bytes) -> "asyncio.Future[DragomanError]":
-    """Start to send a Cancel to the adapter, and return its error, should it come."""
+def _start(run: Run, request: bytes, ending: event_pb2.Result | None = None) -> "asyncio.Future[DragomanError]":
+    """Start to send a Cancel to the adapter, and return its error, should it come.
+
+    Args:
+        run: the run.
+        request: the Cancel.
+        ending: how the run ends if its adapter does not implement Cancel; ``None``: as cancelled by the router.
+    """
     request = _with_grace(run, request)
     failed: asyncio.Future[DragomanError] = asyncio.get_running_loop().create_future()
 
@@ -101,7 +105,7 @@ def _start(run: Run, request: bytes) -> "asyncio.Future[DragomanError]":
         except DragomanError as error:
             run.log.warning("cancel failed", code=error.code.name)
             if error.reason is Reason.NOT_IMPLEMENTED:
-                end_without_adapter(run, cancelled_by_router(run.record.adapter))
+                end_without_adapter(run, ending or cancelled_by_router(run.record.adapter))
             else:
                 failed.set_result(error)
 
@@ -174,8 +178,8 @@ async def end_at_adapter(run: Run, ending: event_pb2.Result) -> None:
         run: the run.
         ending: how the attempt ends.
     """
-    request = adapter_pb2.CancelRequest(run_id=run.run_id, reason=ending.failure.message, grace=run.grace)
-    run.tasks.start(_end(run, request.SerializeToString(), ending), f"cancel {run.run_id}")
+    request = adapter_pb2.CancelRequest(run_id=run.run_id, reason=ending.failure.message)
+    _start(run, request.SerializeToString(), ending)
     grace_s = run.grace.ToNanoseconds() / 1e9 if run.grace is not None else DEFAULT_GRACE_S
     if await run.until(lambda state: not is_at_adapter(state), grace_s + _RESULT_S):
         return
@@ -185,39 +189,9 @@ async def end_at_adapter(run: Run, ending: event_pb2.Result) -> None:
         run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
 
 
-async def _end(run: Run, request: bytes, ending: event_pb2.Result) -> None:
-    try:
-        await send_cancel(run, request)
-    except DragomanError as error:
-        run.log.warning("cancel failed", code=error.code.name)
-        if error.reason is Reason.NOT_IMPLEMENTED:
-            end_without_adapter(run, ending)
-
-
 def how_it_ended(result: event_pb2.Result, sequence: int) -> adapter_pb2.CancelResponse:
     """Return the response to a Cancel of a run that is over."""
     response = adapter_pb2.CancelResponse(outcome=result.outcome, result_sequence=sequence)
     if result.HasField("tree_confirmed_dead"):
         response.tree_confirmed_dead = result.tree_confirmed_dead
     return response
-
-
-async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | None) -> bytes:
-    """Send an answer to the adapter.
-
-    Raises:
-        DragomanError: the adapter's status, or RUN_FINISHED, also if the input request may have been answered before.
-    """
-    # A run that is being recovered may have asked long ago; its answer waits until the adapter is found again.
-    await run.until(is_accepted, _ACCEPTANCE_S if timeout_s is None else min(timeout_s, _ACCEPTANCE_S))
-    if isinstance(run.state, Superseded) and run.refusal is not None:
-        raise run.refusal
-    if run.is_ending:
-        raise finished(run.run_id)
-    if run.instance is None or not is_accepted(run.state):
-        raise DragomanError(
-            Reason.REQUEST_NOT_FOUND,
-            f"Run {run.run_id!r} has not requested any input yet.",
-            {"run_id": run.run_id, "request_id": request_id},
-        )
-    return await ask(run, "Respond", adapter_pb2.RespondResponse, request, timeout_s)

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from dragoman.protocol.errors import DragomanError, Reason, not_supported
-from dragoman.protocol.event_buffer import EventReader
-from dragoman.protocol.wire import FIELD_BY_KIND, peek
 from dragoman.router.adapters.channel import unavailable
+from dragoman.router.model.errors import elsewhere
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.answers import finished, is_same_text
+from dragoman.router.runs.answers import finished, is_same
 from dragoman.router.runs.state import State, Superseded, assignment_of, is_accepted, is_at_adapter, progress_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -19,7 +18,6 @@ Recorded: TypeAlias = adapter_pb2.RespondResponse | adapter_pb2.SendResponse | a
 
 _ACCEPTANCE_S: Final = 10.0
 """How long an input waits until an adapter has the run."""
-_ACCEPTED: Final = FIELD_BY_KIND["input_accepted"]
 _NEEDED: Final = {pb.INPUT_MODE_STEER: pb.FEATURE_STEER}
 _NEEDED_BY_CHANGE: Final = {
     "model": pb.FEATURE_UPDATE_MODEL,
@@ -40,7 +38,7 @@ async def send(run: Run, request: adapter_pb2.SendRequest, data: bytes, timeout_
         DragomanError: the adapter's status; NOT_SUPPORTED; ADAPTER_UNAVAILABLE while no adapter has the run; or
             RUN_FINISHED, also if the input may have been accepted before.
     """
-    await _until_at_adapter(run, "send the input again", timeout_s)
+    await _until_at_adapter(run, timeout_s, _nowhere(run, "send the input again"))
     _refuse_undeclared(run, "mode", _NEEDED.get(request.mode, pb.FEATURE_QUEUE))
     if request.attachments:
         _refuse_undeclared(run, "attachments", pb.FEATURE_ATTACHMENTS)
@@ -63,24 +61,50 @@ async def update(
         DragomanError: the adapter's status, or that of ``check``; NOT_SUPPORTED; ADAPTER_UNAVAILABLE while no adapter
             has the run; or RUN_FINISHED.
     """
-    await _until_at_adapter(run, "make the change again", timeout_s)
+    await _until_at_adapter(run, timeout_s, _nowhere(run, "make the change again"))
     name = request.WhichOneof("change") or ""
     check()
     _refuse_undeclared(run, name, _NEEDED_BY_CHANGE[name])
     return await ask(run, "UpdateRun", adapter_pb2.UpdateRunResponse, data, timeout_s)
 
 
-async def _until_at_adapter(run: Run, advice: str, timeout_s: float | None) -> None:
-    """Wait for the adapter that takes what a caller has for a run; raise if there is none."""
+async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | None) -> bytes:
+    """Send an answer to the adapter.
+
+    Args:
+        run: the run.
+        request: for the adapter.
+        request_id: what is answered.
+        timeout_s: how long the caller waits; None for no limit.
+
+    Raises:
+        DragomanError: the adapter's status, REQUEST_NOT_FOUND, or RUN_FINISHED, also if the input request may have
+            been answered before.
+    """
+    message = f"Run {run.run_id!r} has not requested any input yet."
+    metadata = {"run_id": run.run_id, "request_id": request_id}
+    # A run that is being recovered may have asked long ago; its answer waits until the adapter is found again.
+    await _until_at_adapter(run, timeout_s, DragomanError(Reason.REQUEST_NOT_FOUND, message, metadata))
+    return await ask(run, "Respond", adapter_pb2.RespondResponse, request, timeout_s)
+
+
+async def _until_at_adapter(run: Run, timeout_s: float | None, otherwise: DragomanError) -> None:
+    """Wait for the adapter that takes what a caller has for a run; raise this error if there is none."""
     await run.until(is_accepted, _ACCEPTANCE_S if timeout_s is None else min(timeout_s, _ACCEPTANCE_S))
-    if isinstance(run.state, Superseded) and run.refusal is not None:
-        raise run.refusal
-    if run.is_ending:
-        raise finished(run.run_id)
-    if run.instance is None or not is_accepted(run.state):
-        if progress_of(run.state).is_cancelling:
-            raise finished(run.run_id)
-        raise unavailable(f"No adapter has run {run.run_id!r} at present; {advice}.")
+    has_adapter = run.instance is not None and is_accepted(run.state)
+    if run.is_ending or (not has_adapter and progress_of(run.state).is_cancelling):
+        raise _over(run)
+    if not has_adapter:
+        raise otherwise
+
+
+def _over(run: Run) -> DragomanError:
+    """Return the error for what comes too late for a run that ends, or is another router's."""
+    return elsewhere(run.run_id) if isinstance(run.state, Superseded) else finished(run.run_id)
+
+
+def _nowhere(run: Run, advice: str) -> DragomanError:
+    return unavailable(f"No adapter has run {run.run_id!r} at present; {advice}.")
 
 
 async def ask(run: Run, method: str, kind: type[Recorded], data: bytes, timeout_s: float | None) -> bytes:
@@ -115,10 +139,8 @@ async def ask(run: Run, method: str, kind: type[Recorded], data: bytes, timeout_
     await run.until(lambda state: run.record.last_sequence >= sequence or not is_same_attempt(state))
     if is_same_attempt(run.state) or (assignment_of(run.state) is at and await _is_adapters(run, sequence)):
         return answer
-    if isinstance(run.state, Superseded) and run.refusal is not None:
-        raise run.refusal
     if run.is_ending:
-        raise finished(run.run_id)
+        raise _over(run)
     raise unavailable(f"The adapter of run {run.run_id!r} was gone before the run had what it recorded; try again.")
 
 
@@ -140,33 +162,6 @@ def _refuse_undeclared(run: Run, path: str, feature: pb.Feature.ValueType) -> No
         raise not_supported(path, f"adapter {run.record.adapter!r} does not declare {name}")
 
 
-async def find_accepted(reader: EventReader, input_id: str, end: int) -> pb.AgentEvent | None:
-    """Return the event that says that a run accepted an input; ``None`` if there is none.
-
-    Args:
-        reader: at the beginning of the run; closed when this returns.
-        input_id: the input's.
-        end: the last sequence there is.
-
-    Raises:
-        DragomanError: RUN_LOG_UNAVAILABLE, or RUN_NOT_FOUND if the run was forgotten meanwhile.
-    """
-    try:
-        while reader.last_sequence < end:
-            events = await reader.read()
-            if not events:
-                break
-            for data in events:
-                if peek(data).field != _ACCEPTED:
-                    continue
-                event = pb.AgentEvent.FromString(data)
-                if event.input_accepted.input_id == input_id:
-                    return event
-        return None
-    finally:
-        reader.close()
-
-
 def repeat_input(request: adapter_pb2.SendRequest, recorded: pb.AgentEvent) -> adapter_pb2.SendResponse:
     """Return the response to an input that a run accepted before.
 
@@ -180,11 +175,10 @@ def repeat_input(request: adapter_pb2.SendRequest, recorded: pb.AgentEvent) -> a
     mode = request.mode or pb.INPUT_MODE_QUEUE
     names = [attachment.name for attachment in request.attachments]
     same_names = len(names) == len(accepted.attachments) and all(
-        is_same_text(known, name, is_masked=recorded.redacted)
+        is_same(known, name, is_masked=recorded.redacted)
         for known, name in zip(accepted.attachments, names, strict=True)
     )
-    is_same = same_names and is_same_text(accepted.text, text, is_masked=recorded.redacted)
-    if mode != accepted.mode or not is_same:
+    if mode != accepted.mode or not same_names or not is_same(accepted.text, text, is_masked=recorded.redacted):
         raise DragomanError(
             Reason.INPUT_ID_REUSED,
             f"Input {request.input_id!r} exists with another text, mode or files; choose another ID.",

@@ -40,12 +40,6 @@ class Found(Struct, frozen=True):
     policies: tuple[Compaction, Compaction]
     """When a stored one is no longer resumed: of most agents, and of one that compacts its own context."""
     choice: SessionDecision = _NOTHING
-    remark: str = ""
-    """What the router has to say about it; empty if nothing."""
-
-    def apply(self, request: adapter_pb2.ExecuteRequest) -> None:
-        """Write it into the request for the adapter."""
-        rules.apply_decision(request, self.selector, self.choice)
 
 
 class RunSession:
@@ -184,25 +178,19 @@ class Sessions:
             remark: emits a notice to the run's readers: a code and a text.
 
         """
-        found = await self._look_up(found, request, backend)
-        if found.remark:
-            remark("session_unavailable", found.remark)
+        if (key := found.selector.stored_key) is not None:
+            try:
+                stored = await in_time(self._run_log.store.sessions.get(key), _STORE_S)
+            except StoreError as error:
+                why = f"stored sessions are not readable: {str(error).rstrip('.')}"
+                remark("session_unavailable", f"The run starts a new session because {why}.")
+                choice = SessionDecision(reason=why)
+            else:
+                choice = await self._stored(stored, found, request, backend)
+            found = replace(found, choice=choice)
         if followed is not None:
             followed.go_on_with(found)
-        found.apply(request)
-
-    async def _look_up(self, found: Found, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend) -> Found:
-        """Decide what becomes of the session that is meant, if that is a stored one, as it is stored now."""
-        if found.selector.stored_key is None:
-            return found
-        try:
-            stored = await in_time(self._run_log.store.sessions.get(found.selector.stored_key), _STORE_S)
-        except StoreError as error:
-            why = f"stored sessions are not readable: {str(error).rstrip('.')}"
-            return replace(
-                found, choice=SessionDecision(reason=why), remark=f"The run starts a new session because {why}."
-            )
-        return replace(found, choice=await self._stored(stored, found, request, backend))
+        rules.apply_decision(request, found.selector, found.choice)
 
     async def _stored(
         self,
@@ -234,20 +222,18 @@ class Sessions:
         return SessionDecision(reason=why) if why else SessionDecision(update.handle)
 
     async def _result(self, run_id: str) -> event_pb2.Result:
-        record = self._find_run(run_id)
-        if record is not None:
-            current_caller().check_control(record.started_by)
-        result = record.result if record is not None else None
-        if record is None:
-            stored = await self._run_log.find(run_id)
-            if stored is None:
-                raise DragomanError(
-                    Reason.RUN_NOT_FOUND,
-                    f"Run {run_id!r} not found; its session cannot be resumed.",
-                    {"run_id": run_id},
-                )
-            current_caller().check_control(stored.state.run.started_by)
-            result = stored.state.run.result if stored.finished_at is not None else None
+        if (record := self._find_run(run_id)) is not None:
+            started_by, result = record.started_by, record.result
+        elif (stored := await self._run_log.find(run_id)) is not None:
+            summary = stored.state.run
+            started_by, result = summary.started_by, summary.result if stored.finished_at is not None else None
+        else:
+            raise DragomanError(
+                Reason.RUN_NOT_FOUND,
+                f"Run {run_id!r} not found; its session cannot be resumed.",
+                {"run_id": run_id},
+            )
+        current_caller().check_control(started_by)
         if result is None:
             raise DragomanError(
                 Reason.SESSION_BUSY,

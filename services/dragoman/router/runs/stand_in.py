@@ -24,7 +24,8 @@ from dragoman.router.policy.duties import default_answer, refuse_unsupported, re
 from dragoman.router.policy.event_redaction import EventRedactor
 from dragoman.router.policy.output_limit import OutputLimit
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.cancellation import end_at_adapter, respond
+from dragoman.router.runs.cancellation import end_at_adapter
+from dragoman.router.runs.sending import respond
 from dragoman.router.runs.state import progress_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb

@@ -140,20 +140,8 @@ class ImpossibleInputError(Exception):
 
 _BEFORE_START: Final = "The run was cancelled before an adapter accepted it."
 _BETWEEN: Final = "The run was cancelled between two attempts."
-_LATE: Final = (
-    *(
-        to.StatusReported,
-        to.Accepted,
-        to.Declined,
-        to.Disconnected,
-        to.Replayed,
-        to.AttemptEndStored,
-        to.Exhausted,
-        to.Lost,
-    ),
-    *(to.CancelRequested, to.Refused, to.LeaseLost, to.ResultStored),
-)
-"""What may still come once the run is over: it was on its way when that was decided."""
+_NEVER_LATE: Final = (to.Assigned, to.Reconnected, to.AttemptFailed, to.AttemptEnded, to.ResultReceived)
+"""What cannot come any more once the run is over; all else may have been on its way when that was decided."""
 
 
 def decide(state: State, event: to.Input) -> Decision:
@@ -171,8 +159,10 @@ def decide(state: State, event: to.Input) -> Decision:
             decision = _end(state, result)
         case Deciding(), _:
             decision = _deciding(state, event)
-        case ((Queued() | Recovering()), _):
-            decision = _queued(state, event) if isinstance(state, Queued) else _recovering(state, event)
+        case Queued(), _:
+            decision = _queued(state, event)
+        case Recovering(), _:
+            decision = _recovering(state, event)
         case _:
             decision = _at_adapter(state, event)
     if decision is None:
@@ -279,7 +269,7 @@ def _after_the_end(state: Over, event: to.Input) -> Decision | None:
         case Finished(is_published=True), to.ResultStored():
             return None
         case _:
-            return (state, ()) if isinstance(event, _LATE) else None
+            return None if isinstance(event, _NEVER_LATE) else (state, ())
 
 
 def _end(state: Live, result: pb.Result) -> Decision:
