@@ -19,6 +19,7 @@ from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.state import Superseded, is_over
 from dragoman.router.storage.writer import LoggedRun, Writer
 from dragoman.router.system import SystemClock
+from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 CLOCK = SystemClock()
@@ -131,7 +132,7 @@ async def test_the_result_of_a_run_that_another_router_claimed_is_not_published(
 async def test_a_cancel_of_what_turns_out_to_be_another_routers_run_says_so() -> None:
     run, marking, _intake = followed()
     run.send(Declined())
-    cancel = asyncio.ensure_future(cancellation.cancel(run, b""))
+    cancel = asyncio.ensure_future(cancellation.cancel(run, adapter_pb2.CancelRequest()))
     await asyncio.wait([cancel], timeout=0.05)
     assert run.is_ending, "no adapter had it"
     marking.is_taken = True

@@ -159,12 +159,12 @@ async def test_sessions_are_forgotten_as_it_was_configured(folder: Path) -> None
 async def test_who_comes_back_after_an_outage_lets_others_renew_first(slow: Slow) -> None:
     clock = SetClock()
     keeping = RunLog(slow, clock, "one", kept=KEPT)
-    assert not keeping.ownership.may_claim(), "it was not there before"
+    assert not keeping.ownership.health.is_stable(), "it was not there before"
 
     async def renew(at: float, *, fails: bool = False) -> bool:
         clock.now, slow.fails = at, fails
         assert await keeping.ownership.renew() is not fails
-        return keeping.ownership.may_claim()
+        return keeping.ownership.health.is_stable()
 
     for at in (985.0, 990.0, 995.0):
         assert not await renew(at), "it is unknown how long the log has been there"
@@ -175,8 +175,8 @@ async def test_who_comes_back_after_an_outage_lets_others_renew_first(slow: Slow
     for at in (1035.0, 1040.0, 1044.0):
         assert not await renew(at)
     assert await renew(1045.0), "by now they are renewed, or theirs is the fault"
-    keeping.ownership.record_failure()
-    assert not keeping.ownership.may_claim(), "who looks for runs has seen it fail"
+    keeping.ownership.health.record_failure()
+    assert not keeping.ownership.health.is_stable(), "who looks for runs has seen it fail"
 
 
 class Unheard(LeaseTable):
@@ -222,7 +222,7 @@ async def test_just_after_an_outage_or_a_start_only_released_runs_are_claimed(
         for _ in range(4):
             await keeping.ownership.renew()
             clock.now += 5.0
-        keeping.ownership.record_failure()
+        keeping.ownership.health.record_failure()
     assert [run.run_id for run in await keeping.ownership.claim()] == ["given-up"]
     for _ in range(5):
         await keeping.ownership.renew()
@@ -262,8 +262,24 @@ async def test_a_run_that_is_not_written_yet_and_was_forgotten_is_not_taken_for_
     await keeping.close()
 
 
+class Contact:
+    """A log that is reached, or looked at, at times."""
+
+    def __init__(self) -> None:
+        self._clock = SetClock()
+        self._health = StoreHealth(self._clock, LEASE_S)
+
+    def record_success(self, at: float) -> None:
+        self._clock.now = at
+        self._health.record_success()
+
+    def is_stable(self, at: float) -> bool:
+        self._clock.now = at
+        return self._health.is_stable()
+
+
 def test_what_was_not_seen_for_long_was_away() -> None:
-    contact = StoreHealth(LEASE_S)
+    contact = Contact()
     for at in (985.0, 990.0, 995.0):
         assert not contact.is_stable(at), "it has just been opened"
         contact.record_success(at)
@@ -281,7 +297,7 @@ def test_what_was_not_seen_for_long_was_away() -> None:
 
 
 def test_a_clock_that_was_set_back_holds_nothing_up_for_long() -> None:
-    contact = StoreHealth(LEASE_S)
+    contact = Contact()
     contact.record_success(5000.0)
     contact.record_success(1000.0)
     assert not contact.is_stable(1000.0)

@@ -125,8 +125,9 @@ class AdapterServicer(QueryServicer):
             return await located.forwarder.answer(located.stored, "Cancel", data, context)
         if isinstance(located, Finished):
             return how_it_ended(located.stored.state.run.result, located.stored.logged)
-        run = located.run
-        return await cancel(run, addressed(pb.CancelRequest, data, request.adapter, run.backend.record.type))
+        if request.adapter:  # which may be a name that the adapter itself does not know
+            request.adapter = located.run.backend.record.type
+        return await cancel(located.run, request)
 
     async def Respond(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Answer an input request of a run."""

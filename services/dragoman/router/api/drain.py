@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.server import draining
@@ -11,7 +11,6 @@ from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.remote import RunningAdapter
 from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.model.tasks import Tasks, first_of
-from dragoman.router.runs.actor import Run
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.router.runs.state import Live, is_over, is_unstarted
 
@@ -79,7 +78,8 @@ class Drain:
         live = self._runs.live()
         if live:
             _log.info("waiting for live runs", live=len(live), grace_s=grace_s)
-            await first_of(_all_over(live), self._hurry.wait(), timeout_s=grace_s)
+            all_over = asyncio.gather(*(run.until(is_over) for run in live))
+            await first_of(all_over, self._hurry.wait(), timeout_s=grace_s)
         for run in live:
             if isinstance(run.backend, RunningAdapter):
                 run.end_streams()
@@ -102,7 +102,3 @@ class Drain:
         await self._tasks.end()
         await self._adapters.stop()
         await self._forwarder.close()
-
-
-async def _all_over(runs: Iterable[Run]) -> None:
-    await asyncio.gather(*(run.until(is_over) for run in runs))

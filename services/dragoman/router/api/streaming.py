@@ -74,7 +74,7 @@ class RunStreams:
             if sends_id:
                 # The reader is there already, so that it misses nothing meanwhile.
                 await _accepted(run)
-                await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run.run_id),))
+                await _send_id(run.run_id, context)
             await stream_events(context, reader, batching=batching, ended_early=run.streams_end)
         if run.refusal is not None:
             raise run.refusal
@@ -98,7 +98,7 @@ class RunStreams:
         Raises:
             DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or RUN_NOT_FOUND if it is deleted meanwhile.
         """
-        await send_id(stored.run_id, context)
+        await _send_id(stored.run_id, context)
         if after_sequence > stored.logged:
             raise _ahead(after_sequence, stored.logged)
         # The last event is the result, which a reader that joins at the end gets again.
@@ -117,8 +117,7 @@ class RunStreams:
             await remote.forwarder.stream(remote.stored, request, context, ended_early=self._drain.ending)
 
 
-async def send_id(run_id: str, context: Context) -> None:
-    """Send a run's id to the caller, before its first event."""
+async def _send_id(run_id: str, context: Context) -> None:
     await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run_id),))
 
 

@@ -32,7 +32,8 @@ def execute_objection(request: adapter_pb2.ExecuteRequest) -> Objection | None:
 def _session(request: adapter_pb2.ExecuteRequest) -> Objection | None:
     session, agent = request.session, request.agent
     selector = session.WhichOneof("selector")
-    names = (*_names(session.key), agent.company_id, agent.id, request.task_key)
+    key = session.key
+    names = (key.company_id, key.agent_id, key.task_key, agent.company_id, agent.id, request.task_key)
     if selector == "key" and not any(names):
         return "session.key", "is empty; set task_key, agent_id or company_id, here or in the request"
     if selector == "resume_run_id" and not is_run_id(session.resume_run_id):
@@ -40,30 +41,19 @@ def _session(request: adapter_pb2.ExecuteRequest) -> Objection | None:
     return compaction_problem(request)
 
 
-def _names(key: adapter_pb2.SessionKey) -> tuple[str, str, str]:
-    return key.company_id, key.agent_id, key.task_key
-
-
 def _zero_byte(request: adapter_pb2.ExecuteRequest) -> str | None:
     """Return the path of a string with a zero byte among those that the run log stores, as no database can."""
-    stored = {
-        **_found_by(request),
-        **{f"labels.{name[:40]}": f"{name}{value}" for name, value in request.labels.items()},
-    }
-    return next((path for path, text in stored.items() if "\0" in text), None)
-
-
-def _found_by(request: adapter_pb2.ExecuteRequest) -> dict[str, str]:
-    """Return the keys of a run and its session, by the paths of their fields."""
     key = request.session.key
-    return {
+    stored = {
         "task_key": request.task_key,
         "agent.id": request.agent.id,
         "agent.company_id": request.agent.company_id,
         "session.key.task_key": key.task_key,
         "session.key.agent_id": key.agent_id,
         "session.key.company_id": key.company_id,
+        **{f"labels.{name[:40]}": f"{name}{value}" for name, value in request.labels.items()},
     }
+    return next((path for path, text in stored.items() if "\0" in text), None)
 
 
 def list_objection(asked: Mapping[str, str]) -> Objection | None:

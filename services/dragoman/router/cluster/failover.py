@@ -122,7 +122,7 @@ class Failover:
         try:
             await self._look()
         except (StoreError, DragomanError) as error:
-            self._run_log.ownership.record_failure()
+            self._run_log.ownership.health.record_failure()
             _log.warning("failover check failed, will retry", why=str(error))
 
     async def _look(self) -> None:

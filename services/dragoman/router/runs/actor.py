@@ -235,7 +235,7 @@ class Run(RunMachine):
             await self.session.hear(pb.AgentEvent(attempt_ended=ended))
         if self._state is not before:
             return
-        self.notices.clear_rejections()
+        self.notices.rejections = ()  # the event has them
         sequence, data = self.record.end_attempt(ended, self._clock.time())
         self.send(AttemptEnded(Durable(sequence, data, is_own=True)))
         await self.until(lambda state: not isinstance(state, Deciding))

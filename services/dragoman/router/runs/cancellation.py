@@ -38,19 +38,22 @@ def end_orphan(run: Run) -> None:
     """Cancel a run that no client keeps alive."""
     run.notices.warn("run_orphaned", "No client is attached; cancelling the run (orphan_after elapsed).")
     run.send(CancelRequested())
-    request = adapter_pb2.CancelRequest(run_id=run.run_id, reason="no client is attached").SerializeToString()
-    _start(run, request)
+    _start(run, adapter_pb2.CancelRequest(run_id=run.run_id, reason="no client is attached"))
 
 
-async def cancel(run: Run, request: bytes) -> adapter_pb2.CancelResponse:
+async def cancel(run: Run, request: adapter_pb2.CancelRequest) -> adapter_pb2.CancelResponse:
     """Cancel a run, and return how it ended. It is cancelled even if the caller goes away.
+
+    Without a grace period in the request it is the run's own, which only its adapter knows; then the caller's
+    deadline is the only limit of the time that the run may take to end.
 
     Raises:
         DragomanError: the adapter's status.
     """
     run.send(CancelRequested())
     if not run.is_ending:
-        failed, patience_s = _start(run, request), _patience_s(request)
+        patience_s = request.grace.ToNanoseconds() / 1e9 + _PROOF_S if request.HasField("grace") else None
+        failed = _start(run, request)
         over = asyncio.ensure_future(run.until(is_over, patience_s))
         try:
             either: set[asyncio.Future[Any]] = {failed, over}
@@ -69,45 +72,31 @@ async def cancel(run: Run, request: bytes) -> adapter_pb2.CancelResponse:
     return how_it_ended(result, run.record.last_sequence)
 
 
-def _patience_s(request: bytes) -> float | None:
-    """Return the seconds to wait for a run's end.
-
-    Without a grace period in the request it is the run's own, which only its adapter knows; then the caller's
-    deadline is the only limit.
-    """
-    parsed = adapter_pb2.CancelRequest.FromString(request)
-    return parsed.grace.ToNanoseconds() / 1e9 + _PROOF_S if parsed.HasField("grace") else None
-
-
-def _with_grace(run: Run, request: bytes) -> bytes:
-    """Put in the run's grace period, if its adapter did not get it and the caller gives none."""
-    parsed = adapter_pb2.CancelRequest.FromString(request)
-    if run.grace is None or parsed.HasField("grace"):
-        return request
-    parsed.grace.CopyFrom(run.grace)
-    return parsed.SerializeToString()
-
-
-def _start(run: Run, request: bytes, ending: event_pb2.Result | None = None) -> "asyncio.Future[DragomanError]":
+def _start(
+    run: Run, request: adapter_pb2.CancelRequest, ending: event_pb2.Result | None = None
+) -> "asyncio.Future[DragomanError]":
     """Start to send a Cancel to the adapter, and return its error, should it come.
 
     Args:
         run: the run.
-        request: the Cancel.
+        request: the Cancel. It gets the run's grace period, if its adapter did not and the caller gives none.
         ending: how the run ends if its adapter does not implement Cancel; ``None``: as cancelled by the router.
     """
-    request = _with_grace(run, request)
+    if run.grace is not None and not request.HasField("grace"):
+        request.grace.CopyFrom(run.grace)
     failed: asyncio.Future[DragomanError] = asyncio.get_running_loop().create_future()
 
     async def send() -> None:
         try:
-            await send_cancel(run, request)
+            await send_cancel(run, request.SerializeToString())
         except DragomanError as error:
             run.log.warning("cancel failed", code=error.code.name)
-            if error.reason is Reason.NOT_IMPLEMENTED:
-                end_without_adapter(run, ending or cancelled_by_router(run.record.adapter))
-            else:
+            if error.reason is not Reason.NOT_IMPLEMENTED:
                 failed.set_result(error)
+            elif is_at_adapter(run.state):
+                # Nothing else can stop it there than the end of the stream.
+                run.send(Lost(ending or cancelled_by_router(run.record.adapter)))
+                run.end_upstream()
 
     run.tasks.start(send(), f"cancel {run.run_id}")
     return failed
@@ -164,13 +153,6 @@ async def _deliver(instance: AdapterInstance, request: bytes, until: "asyncio.Fu
         until.cancel()
 
 
-def end_without_adapter(run: Run, result: event_pb2.Result) -> None:
-    """End a run whose adapter does not implement Cancel, and the stream from it: nothing else can stop it there."""
-    if is_at_adapter(run.state):
-        run.send(Lost(result))
-        run.end_upstream()
-
-
 async def end_at_adapter(run: Run, ending: event_pb2.Result) -> None:
     """Cancel an attempt that exceeded something at its adapter; end it without the adapter, if no result comes.
 
@@ -178,8 +160,7 @@ async def end_at_adapter(run: Run, ending: event_pb2.Result) -> None:
         run: the run.
         ending: how the attempt ends.
     """
-    request = adapter_pb2.CancelRequest(run_id=run.run_id, reason=ending.failure.message)
-    _start(run, request.SerializeToString(), ending)
+    _start(run, adapter_pb2.CancelRequest(run_id=run.run_id, reason=ending.failure.message), ending)
     grace_s = run.grace.ToNanoseconds() / 1e9 if run.grace is not None else DEFAULT_GRACE_S
     if await run.until(lambda state: not is_at_adapter(state), grace_s + _RESULT_S):
         return

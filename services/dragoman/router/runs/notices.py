@@ -63,10 +63,6 @@ class RunNotices:
         self.warn(code, text)
         self.rejections += (text,)
 
-    def clear_rejections(self) -> None:
-        """Take note that a durable event says why adapters did not take the run."""
-        self.rejections = ()
-
     def send_early(self) -> None:
         """Send what was reported before the first reader came."""
         early, self._early = self._early, []

@@ -7,22 +7,31 @@ it claims runs; a router that has just started does the same, as it cannot know 
 
 from typing import Final
 
+from dragoman.router.model.ports import Clock
+
 _MAX_SILENCE: Final = 2 / 3
 """The part of a lease without contact that does not count as an outage. Leases are renewed every third."""
 
 
 class StoreHealth:
-    """The reachability of the run log. Times are seconds since the epoch, as for leases."""
+    """The reachability of the run log.
 
-    def __init__(self, lease_s: float) -> None:
+    Args:
+        clock: the time, as for leases.
+        lease_s: the length of a lease in seconds.
+    """
+
+    def __init__(self, clock: Clock, lease_s: float) -> None:
+        self._clock = clock
         self._lease_s = lease_s
         self._last_success: float | None = None
         self._is_failing = False
         self._up_since: float | None = None
         """Since when the log has been reachable; ``None`` if it never was."""
 
-    def record_success(self, now: float) -> None:
+    def record_success(self) -> None:
         """Record that the log was reached."""
+        now = self._clock.time()
         if self._is_failing or not self._is_recent(now):
             self._up_since = now
         self._is_failing, self._last_success = False, now
@@ -31,8 +40,9 @@ class StoreHealth:
         """Record that the log could not be reached."""
         self._is_failing = True
 
-    def is_stable(self, now: float) -> bool:
-        """Return whether every living router has had the time to renew its lease."""
+    def is_stable(self) -> bool:
+        """Return whether every living router has had the time to renew its lease: the log was there that long."""
+        now = self._clock.time()
         if self._is_failing or not self._is_recent(now):
             return False
         return self._up_since is not None and now - self._up_since >= self._lease_s

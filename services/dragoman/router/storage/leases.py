@@ -38,7 +38,8 @@ class RunOwnership:
         self._clock = clock
         self.owner = owner
         self.lease_s = lease_s
-        self._health = StoreHealth(lease_s)
+        self.health = StoreHealth(clock, lease_s)
+        """Whether an expired lease is its owner's fault, and not that of a log that was unreachable."""
         self._claiming: set[str] = set()
         """Runs of others that were to be claimed, and perhaps were."""
 
@@ -46,10 +47,6 @@ class RunOwnership:
     def lease_until(self) -> float:
         """The end of a lease that begins now."""
         return self._clock.time() + self.lease_s
-
-    def record_success(self) -> None:
-        """Note that the log could be reached."""
-        self._health.record_success(self._clock.time())
 
     async def keep(self) -> None:
         """Renew the lease until cancelled."""
@@ -63,27 +60,15 @@ class RunOwnership:
             await self._store.leases.renew(self.owner, self.lease_until)
         except StoreError as error:
             _log.warning("lease not renewed", why=str(error))
-            self.record_failure()
+            self.health.record_failure()
             return False
-        self.record_success()
+        self.health.record_success()
         return True
-
-    def record_failure(self) -> None:
-        """Note that the log could not be reached, so that no lease is claimed for a while; see ``may_claim``."""
-        self._health.record_failure()
-
-    def may_claim(self) -> bool:
-        """Return whether an expired lease is its owner's fault, and not that of a log that was unreachable.
-
-        False from its opening, or a failure, until the log was reachable for a whole lease: by then all live routers
-        have renewed theirs.
-        """
-        return self._health.is_stable(self._clock.time())
 
     async def claim(self) -> list[StoredRun]:
         """Claim the runs of other routers whose lease has expired, and return them.
 
-        Just after the log was unreachable these are only released runs: see ``may_claim``.
+        Just after the log was unreachable these are only released runs: see ``health``.
 
         A run whose claim ended with a broken connection is returned by the next call: it is this router's by then,
         and no other router would recover it.
@@ -92,7 +77,7 @@ class RunOwnership:
             StoreError: the log cannot be read or written.
         """
         now = self._clock.time()
-        ended_by = now if self.may_claim() else RELEASED
+        ended_by = now if self.health.is_stable() else RELEASED
         self._claiming.update(await self._store.leases.unled(self.owner, ended_by))
         if not self._claiming:
             return []

@@ -69,7 +69,7 @@ class RunLog:
         """
         await self.store.open()
         self.digests = RequestDigests(await self.store.setting("digest_key", secrets.token_bytes(32)))
-        self.ownership.record_success()
+        self.ownership.health.record_success()
         self._writing = asyncio.ensure_future(self.writer.run())
 
     async def close(self) -> None:
