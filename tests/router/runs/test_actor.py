@@ -47,7 +47,9 @@ class World:
 
     def __init__(self) -> None:
         spec = SimpleNamespace(launch=None, address="unix:/a")
-        listed = SimpleNamespace(spec=spec, type="fake", description=None, is_registered=False)
+        listed = SimpleNamespace(
+            spec=spec, type="fake", description=None, is_registered=False, declares=lambda _: False
+        )
         backend: Any = SimpleNamespace(record=listed)
         self.instance: Any = SimpleNamespace(channel=SimpleNamespace(address="unix:/a"), instance_id="i")
         self.over: list[Run] = []

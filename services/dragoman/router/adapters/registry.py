@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from dragoman.protocol.identity import is_adapter_type, near_names
-from dragoman.v1 import adapter_pb2, router_pb2
+from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 from google.protobuf.message import DecodeError
 from msgspec import Struct, field
 
@@ -136,6 +136,11 @@ class AdapterRecord(Struct, eq=False):
     def is_registered(self) -> bool:
         """Whether it has announced itself."""
         return self.spec.source == router_pb2.ADAPTER_SOURCE_REGISTRATION
+
+    def declares(self, feature: event_pb2.Feature.ValueType) -> bool:
+        """Return whether it is known to declare a feature."""
+        items = self.description.capabilities.items if self.description is not None else ()
+        return any(item.feature == feature for item in items)
 
     def enter(self, state: router_pb2.AdapterState.ValueType, reason: str = "") -> None:
         """Set its state, and why it is in it."""

@@ -11,6 +11,10 @@ from dragoman.protocol.logs import Logger
 _log = Logger("dragoman.router")
 
 
+def nothing(*_of: object) -> None:
+    """Do nothing: what is called where nothing is to be done."""
+
+
 async def first_of(*waits: Awaitable[Any], timeout_s: float | None = None) -> None:
     """Wait until one of these is done, or for ``timeout_s`` seconds; end those that are not."""
     futures = [asyncio.ensure_future(wait) for wait in waits]

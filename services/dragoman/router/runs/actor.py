@@ -23,7 +23,7 @@ from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.errors import elsewhere
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import RunRecord, router_failed
-from dragoman.router.model.tasks import Tasks
+from dragoman.router.model.tasks import Tasks, nothing
 from dragoman.router.policy.fallback import attempt_ended
 from dragoman.router.runs import actions as do
 from dragoman.router.runs.course import Course
@@ -64,10 +64,6 @@ _STORED_S = 2.0
 _log = Logger("dragoman.router")
 
 
-def _nothing(*_of: object) -> None:
-    """Do nothing."""
-
-
 class Spends(Protocol):
     """What counts what a run spends."""
 
@@ -89,13 +85,13 @@ class RunHost(Struct, frozen=True):
     """Tasks that outlive the calls that start them."""
     memory: SharedBound = field(default_factory=lambda: SharedBound(_ALL_MEMORY_BYTES))
     """Bounds what the events of all runs take."""
-    over: Callable[["Run"], None] = _nothing
+    over: Callable[["Run"], None] = nothing
     """Called once the run is over: its result is published, or it is rejected."""
-    superseded: Callable[["Run"], None] = _nothing
+    superseded: Callable[["Run"], None] = nothing
     """Called once another router owns the run."""
-    orphaned: Callable[["Run"], None] = _nothing
+    orphaned: Callable[["Run"], None] = nothing
     """Called once no client has kept the run alive for as long as it goes on without one."""
-    heard: Callable[["Run", pb.AgentEvent], None] = _nothing
+    heard: Callable[["Run", pb.AgentEvent], None] = nothing
     """Called with each question and each notice of the run, once that is published."""
 
 
@@ -155,7 +151,7 @@ class Run(RunMachine):
         """Returns the adapters that could take over from the present one."""
         self.grace: duration_pb2.Duration | None = None
         """Its ``limits.grace``, if its adapter leaves its limits to the router."""
-        self.end_upstream: Callable[[], object] = _nothing
+        self.end_upstream: Callable[[], object] = nothing
         """Ends the stream from its adapter, which is all that stops an adapter without Cancel."""
         self.streams_end = Signal()
         """Set when its readers' streams are to end before it does, as the router stops."""

@@ -96,8 +96,8 @@ class EventIntake:
         run = self._run
         check_batch(batch, len(message))
         if self.stand_in is not None:
-            for event in batch.batch.events:
-                await self.take(event.SerializeToString())
+            for data in split(message):
+                await self.take(data)
             return
         for number, (event, data) in enumerate(zip(batch.batch.events, split(message), strict=True), 1):
             if not run.ledger.is_ready(event.sequence):
@@ -179,9 +179,7 @@ class EventIntake:
             return
         if kind == "started":
             self.cwd = event.started.cwd or self.cwd
-            description = self._run.backend.record.description
-            features = description.capabilities.items if description is not None else []
-            course.reports_tools = any(item.feature == pb.FEATURE_TOOL_START for item in features)
+            course.reports_tools = self._run.backend.record.declares(pb.FEATURE_TOOL_START)
         course.observe(event, kind)
 
     def _withholds(self, event: pb.AgentEvent, size: int) -> bool:

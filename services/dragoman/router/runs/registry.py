@@ -16,7 +16,7 @@ from dragoman.router.model.requests import orphan_after_s, safe_labels
 from dragoman.router.model.retention import RetainedRuns
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import StoredRun
-from dragoman.router.model.tasks import Tasks
+from dragoman.router.model.tasks import Tasks, nothing
 from dragoman.router.policy.sessions import remove_router_settings
 from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.admission import AdmissionController
@@ -79,9 +79,9 @@ class RunRegistry:
         )
         self.tracing = Tracing()
         """Begins the spans of runs."""
-        self.ended: Callable[[Run], None] = _nothing
+        self.ended: Callable[[Run], None] = nothing
         """Called once a run is over, or another router's."""
-        self.heard: Callable[[Run, event_pb2.AgentEvent], None] = _nothing
+        self.heard: Callable[[Run, event_pb2.AgentEvent], None] = nothing
         """Called with each question and each notice of a run."""
         run_log.is_in_memory = self._runs.__contains__
 
@@ -261,10 +261,6 @@ class RunRegistry:
         self._retained.discard(run_id)
         if (run := self._runs.pop(run_id, None)) is not None:
             run.fanout.release()
-
-
-def _nothing(*_of: object) -> None:
-    """Do nothing."""
 
 
 def taken(run_id: str) -> DragomanError:

@@ -156,8 +156,8 @@ async def _is_adapters(run: Run, sequence: int) -> bool:
 
 def _refuse_undeclared(run: Run, path: str, feature: pb.Feature.ValueType) -> None:
     """Refuse what the present adapter does not declare; one of an earlier revision does not serve it."""
-    description = run.backend.record.description
-    if description is not None and not any(item.feature == feature for item in description.capabilities.items):
+    adapter = run.backend.record
+    if adapter.description is not None and not adapter.declares(feature):
         name = pb.Feature.Name(feature)
         raise not_supported(path, f"adapter {run.record.adapter!r} does not declare {name}")
 

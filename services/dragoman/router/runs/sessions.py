@@ -206,7 +206,7 @@ class Sessions:
             return SessionDecision(reason=why, handover="" if fork else rules.handover(stored, why))
         now = self._clock.time()
         if policy.reason(stored, now) and not fork:
-            policy = of_its_own if _compacts_itself(backend) else policy
+            policy = of_its_own if backend.record.declares(event_pb2.FEATURE_COMPACTION) else policy
             if why := policy.reason(stored, now):
                 return SessionDecision(reason=why, handover=rules.handover(stored, why))
         return SessionDecision(stored.handle)
@@ -275,9 +275,3 @@ async def _misfit(
     names = {*backend.record.names, backend.record.type}
     # In a thread: a file system that hangs is not to stop all else.
     return await asyncio.to_thread(misfit, handle, names, rules.cwd_of(request))
-
-
-def _compacts_itself(backend: AdapterBackend) -> bool:
-    description = backend.record.description
-    features = description.capabilities.items if description is not None else []
-    return any(item.feature == event_pb2.FEATURE_COMPACTION for item in features)

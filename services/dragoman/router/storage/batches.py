@@ -6,17 +6,17 @@ from msgspec import Struct
 
 
 class UnpackedEvents(Struct, frozen=True):
-    """A row of consecutive events that is to be written; packed by who writes it."""
+    """A row of consecutive events that is to be written; packed by who writes it. ``None``: they are missing."""
 
     run_id: str
     first: int
     last: int
-    events: Sequence[bytes]
+    events: Sequence[bytes] | None
 
     @property
-    def data(self) -> bytes:
+    def data(self) -> bytes | None:
         """The events, packed."""
-        return pack(self.events)
+        return None if self.events is None else pack(self.events)
 
 
 def pack(events: Iterable[bytes]) -> bytes:

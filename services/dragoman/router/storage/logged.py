@@ -4,7 +4,7 @@ import enum
 from collections.abc import Callable
 from typing import Final
 
-from dragoman.router.model.stored import AHEAD, StoredEvents, StoredRun
+from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.storage.batches import UnpackedEvents
 from msgspec import Struct, field
 
@@ -123,7 +123,7 @@ class LoggedRun(Struct, eq=False):
         return size
 
 
-def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[StoredEvents | UnpackedEvents], int]:
+def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[UnpackedEvents], int]:
     """Return the waiting events as rows, and their size; missing events are a row without data.
 
     Args:
@@ -131,7 +131,7 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[StoredEvents 
         most: the maximum size of all events, unless the first one alone is larger.
     """
     run_id, expected = run.stored.run_id, run.logged + 1
-    rows: list[StoredEvents | UnpackedEvents] = []
+    rows: list[UnpackedEvents] = []
     events: list[bytes] = []
     first = size = total = 0
     missing = run.dropped
@@ -144,7 +144,7 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[StoredEvents 
                 rows.append(UnpackedEvents(run_id, first, first + len(events) - 1, events))
                 events, size = [], 0
             if sequence != expected:
-                rows.append(StoredEvents(run_id, expected, sequence - 1, None))
+                rows.append(UnpackedEvents(run_id, expected, sequence - 1, None))
         if not events:
             first = sequence
         events.append(data)
@@ -154,5 +154,5 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[StoredEvents 
     if events:
         rows.append(UnpackedEvents(run_id, first, first + len(events) - 1, events))
     if missing >= expected:
-        rows.append(StoredEvents(run_id, expected, missing, None))
+        rows.append(UnpackedEvents(run_id, expected, missing, None))
     return rows, total

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
+from dragoman.router.model.stored import StoredProgress, StoredRun
 from dragoman.router.storage.batches import UnpackedEvents
 from dragoman.router.storage.logged import WRITE_BYTES, LoggedRun, RowState, rows_of
 from msgspec import Struct
@@ -15,7 +15,7 @@ class Write(Struct, frozen=True):
     run: LoggedRun
     row: StoredRun | StoredProgress
     """Its row as it is then, or only what changes of it."""
-    events: Sequence[StoredEvents | UnpackedEvents]
+    events: Sequence[UnpackedEvents]
     upto: int
     """The last sequence that is written then."""
     changes: int
@@ -46,7 +46,7 @@ def plan(runs: Iterable[LoggedRun], budget: int = WRITE_BYTES) -> list[Write]:
     return writes
 
 
-def _write(run: LoggedRun, events: Sequence[StoredEvents | UnpackedEvents], size: int) -> Write:
+def _write(run: LoggedRun, events: Sequence[UnpackedEvents], size: int) -> Write:
     logged, size = events[-1].last if events else run.logged, run.size + size
     is_complete, is_new = not run.waiting or logged >= run.waiting[-1][0], run.state is RowState.NEW
     row: StoredRun | StoredProgress = StoredProgress(run.stored.run_id, run.stored.owner, logged, size)

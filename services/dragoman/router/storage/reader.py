@@ -6,14 +6,11 @@ from dragoman.protocol.event_buffer import EventBuffer, Reader, SlowReaderError
 from dragoman.protocol.wire import peek
 from dragoman.router.model.errors import log_unavailable, unknown_run
 from dragoman.router.model.stored import StoredEvents
+from dragoman.router.model.tasks import nothing
 from dragoman.router.storage.batches import unpack
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.store import Store
 from dragoman.v1 import event_pb2 as pb
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 class StoredEventReader:
@@ -43,7 +40,7 @@ class StoredEventReader:
     ) -> None:
         self.last_sequence = after_sequence
         """The last sequence handed out."""
-        self.on_dropped: Callable[[], None] = _nothing
+        self.on_dropped: Callable[[], None] = nothing
         """Never called: see above."""
         self._after = after_sequence
         self._store = store

@@ -12,6 +12,7 @@ from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import RunQuery, StoredRun
+from dragoman.router.model.tasks import nothing
 from dragoman.router.storage.database import StoreError, in_time
 from dragoman.router.storage.leases import LEASE_S, RunOwnership
 from dragoman.router.storage.retention import RetentionPolicy, RetentionTask
@@ -180,7 +181,7 @@ class RunLog:
         """End a run that this router has claimed and does not follow."""
         record = RunRecord.of_stored(stored)
         events = record.end(result, self._clock.time())
-        logged = self.follow(record, lambda: stored.assignment, stored.orphan_after, _nothing, _nothing, stored)
+        logged = self.follow(record, lambda: stored.assignment, stored.orphan_after, nothing, nothing, stored)
         self.writer.over(logged)
         for sequence, data in events:
             self.writer.backlog.append(logged, sequence, data)
@@ -201,7 +202,3 @@ class RunLog:
             finished_at=record.finished_at,
             spent=record.spent,
         )
-
-
-def _nothing(*_of: str) -> None:
-    """Do nothing."""
