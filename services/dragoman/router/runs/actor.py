@@ -90,7 +90,7 @@ class RunHost(Struct, frozen=True):
     superseded: Callable[["Run"], None] = nothing
     """Called once another router owns the run."""
     orphaned: Callable[["Run"], None] = nothing
-    """Called once no client has kept the run alive for as long as it goes on without one."""
+    """Called once no client has kept the run alive for too long."""
     heard: Callable[["Run", pb.AgentEvent], None] = nothing
     """Called with each question and each notice of the run, once that is published."""
 
@@ -102,7 +102,7 @@ class Run(RunMachine):
         record: what the router knows of it.
         backend: its adapter.
         host: what all runs have in common.
-        orphan_after_s: how many seconds it goes on while no client keeps it alive.
+        orphan_after_s: how many seconds it continues while no client keeps it alive.
         beginning: its first state; ``None`` for a new one.
     """
 

@@ -77,10 +77,6 @@ class Backlog:
         self.size -= run.waiting_bytes
         run.waiting.clear()
         run.waiting_bytes = 0
-        self.discard(run)
-
-    def discard(self, run: LoggedRun) -> None:
-        """Remove a run of which everything is written."""
         run.is_tracked = False
         if self._runs.get(run.stored.run_id) is run:
             del self._runs[run.stored.run_id]

@@ -103,7 +103,7 @@ class WriteLoop:
             self._backlog.size -= write.apply()
             run.state = RowState.STORED
             if run.is_over and not run.is_changed:
-                self._backlog.discard(run)
+                self._backlog.release(run)
         for run in [write.run for write in writes if write.run.stored.run_id in refused]:
             if run.state is RowState.NEW and await self._store.begin(run.stored):
                 run.state = RowState.STORED  # in the place of one that no adapter had; what is new follows
