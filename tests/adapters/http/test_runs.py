@@ -286,6 +286,27 @@ async def test_a_look_that_fails_for_the_moment_is_repeated(services: Services) 
     assert (await services.run(mode="poll", poll={"intervalSec": 0.05}))[-1].result.summary == "Done."
 
 
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+async def test_a_look_that_always_fails_is_repeated_four_times(services: Services, status: int) -> None:
+    services.service.answers("/run", {"status": "queued", "statusUrl": "/tasks/7"})
+    services.service.answers("/tasks/7", {"error": "down"}, status=status)
+    events = await services.run(mode="poll", poll={"intervalSec": 0.05})
+    assert events[-1].result.failure.http_status == status
+    assert [request.method for request in services.service.requests] == ["POST", *["GET"] * 5]
+
+
+async def test_a_look_without_any_answer_is_repeated_four_times(services: Services) -> None:
+    services.service.answers("/run", {"status": "queued", "statusUrl": "/tasks/7"})
+
+    async def hang_up(_: HttpRequest, __: HttpConnection) -> None:
+        """Answer nothing: the connection is closed."""
+
+    services.service.routes["/tasks/7"] = hang_up
+    events = await services.run(mode="poll", poll={"intervalSec": 0.05})
+    assert outcome(events)[0] == pb.OUTCOME_FAILED
+    assert [request.method for request in services.service.requests] == ["POST", *["GET"] * 5]
+
+
 @pytest.mark.parametrize("status", [404, 401])
 async def test_a_task_that_is_lost(services: Services, status: int) -> None:
     services.service.answers("/run", {"status": "queued", "statusUrl": "/tasks/7"})

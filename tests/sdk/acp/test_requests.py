@@ -94,6 +94,16 @@ def test_a_refused_call_is_denied_however_the_agent_calls_it() -> None:
     assert talk.of("tool_result")[0].status == pb.TOOL_STATUS_DENIED
 
 
+def test_a_refused_call_ends_once_in_a_turn_that_was_stopped() -> None:
+    talk = Talk.ready(update("tool_call", **CALL), update("tool_call", toolCallId="other"), permission())
+    answer(talk.asked[0], "no")
+    talk.outputs += talk.parser.interrupt()
+    talk.hear({"id": 3, "result": {"stopReason": "cancelled"}})
+    results = {result.tool_call_id: result.status for result in talk.of("tool_result")}
+    assert results == {CALL["toolCallId"]: pb.TOOL_STATUS_DENIED, "other": pb.TOOL_STATUS_CANCELLED}
+    assert len(talk.of("tool_result")) == 2
+
+
 def test_a_call_that_only_its_permission_names_is_emitted() -> None:
     talk = Talk.ready(agent_text("I will."), permission())
     kinds = [event.WhichOneof("body") for event in talk.events]
