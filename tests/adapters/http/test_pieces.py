@@ -15,6 +15,7 @@ from dragoman.client import execute_request
 from dragoman.protocol.egress import EgressGate, RefusedError, Target, target_of
 from dragoman.protocol.errors import DragomanError
 from dragoman.sdk import Report
+from dragoman.v1 import event_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -234,3 +235,68 @@ def test_a_header_cannot_be_broken_out_of() -> None:
     headers = headers_of(Job(), {"HTTP_HEADER_SECRET_KEY": "k"}, {"prompt": "a\r\nx-evil: 1"})  # type: ignore[arg-type] # all it looks at
     assert headers["x-prompt"] == "ax-evil: 1"
     assert headers["x-key"] == "k"
+
+
+def test_without_paths_the_values_have_common_names() -> None:
+    usage = {"inputTokens": 5, "outputTokens": 6, "cachedTokens": 4, "costUsd": 0.25}
+    answer = {"text": "t", "delta": "d", "thinking": "h", "statusUrl": "/s", "cancelUrl": "/c", "error": "e"}
+    whole = {**answer, "sessionId": "s-1", "model": "m-1", "output": {"a": 1}, "usage": usage}
+    paths, report = Paths.compiled({}), Report()
+    assert {name: paths.text(name, whole) for name in answer} == answer
+    paths.report(whole, report)
+    assert (report.summary, report.session_id, report.model) == ("t", "s-1", "m-1")
+    assert (report.structured_output_json, report.has_output) == ('{"a":1}', True)
+    assert report.usage is not None
+    tokens = report.usage.tokens
+    assert (tokens.input, tokens.output, tokens.cache_read) == (5, 6, 4)
+    assert (report.usage.cost.amount, report.usage.cost.currency) == ("0.25", "USD")
+    assert report.usage.cost.basis == event_pb2.COST_BASIS_REPORTED
+    assert (report.usage.scope, report.usage.semantics) == (
+        event_pb2.USAGE_SCOPE_RUN,
+        event_pb2.USAGE_SEMANTICS_CUMULATIVE,
+    )
+
+
+STATES = {
+    "running": "accepted pending queued running in_progress processing started half-way",
+    "succeeded": "succeeded success completed complete done finished ok OK",
+    "failed": "failed failure error cancelled canceled expired timed_out Failed",
+}
+
+
+@pytest.mark.parametrize(("status", "state"), [(word, state) for state in STATES for word in STATES[state].split()])
+def test_each_status_is_a_state(status: str, state: str) -> None:
+    assert Paths.compiled({}).state({"status": status, "error": "e" if state != "failed" else ""}) == state
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "failure", "done"),
+    [
+        ({}, "succeeded", "", False),
+        ({"error": "broken"}, "failed", "broken", True),
+        ({"error": {"code": 1}}, "failed", '{"code":1}', True),
+        ({"error": False}, "succeeded", "", False),
+        ({"error": {}}, "succeeded", "", False),
+        ({"error": []}, "succeeded", "", False),
+        ({"ok": False}, "failed", "The service reports a failure.", True),
+        ({"ok": False, "error": "broken"}, "failed", "broken", True),
+        ({"ok": True, "done": True}, "succeeded", "", True),
+        ({"done": "yes"}, "succeeded", "", True),
+        ({"done": ""}, "succeeded", "", False),
+        ({"done": 0}, "succeeded", "", False),
+    ],
+)
+def test_an_answer_without_a_status(fields: dict[str, Any], state: str, failure: str, done: bool) -> None:
+    paths = Paths.compiled({})
+    assert (paths.state(fields), paths.failure(fields), paths.is_done(fields)) == (state, failure, done)
+
+
+@pytest.mark.parametrize("count", [-1, 2**63, True, 1.5, "3", None])
+def test_what_is_no_count_is_none(count: Any) -> None:
+    assert Paths.compiled({}).usage({"usage": {"inputTokens": count}}) is None
+
+
+def test_zero_tokens_and_no_cost_are_some() -> None:
+    usage = Paths.compiled({}).usage({"usage": {"inputTokens": 0, "costUsd": 0}})
+    assert usage is not None
+    assert (usage.tokens.HasField("input"), usage.cost.amount) == (True, "0")
