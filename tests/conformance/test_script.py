@@ -51,6 +51,20 @@ def test_it_finds_what_it_received_wherever_that_is(tmp_path: Path) -> None:
     assert texts(perform(empty, RECEIVED, HOME=str(skill))) == ["received: no"], "a home may be of any size"
 
 
+def test_it_searches_few_files_and_no_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "_MOST_FILES", 5)
+    monkeypatch.setattr(script, "_LARGEST_FILE", 3)
+    for name in ("a", "b/a", "c", "d"):
+        write(tmp_path / name, f"{name[0]}aa")
+    write(tmp_path / "a", "four")
+    root = os.fsencode(tmp_path)
+    assert list(script._files([b"/no/such/file", root])) == [b"caa"], (
+        "a directory counts, and so does what is not read"
+    )
+    monkeypatch.setattr(script, "_MOST_FILES", 6)
+    assert list(script._files([root])) == [b"caa", b"daa", b"baa"]
+
+
 def test_a_script_in_the_prompt_does_not_give_the_word_away(tmp_path: Path) -> None:
     done = perform(tmp_path, prompt=f"{script.MARK}\n{RECEIVED}\n{script.END}\nHello.")
     assert texts(done) == ["received: no"]

@@ -240,7 +240,7 @@ def test_a_header_cannot_be_broken_out_of() -> None:
 def test_without_paths_the_values_have_common_names() -> None:
     usage = {"inputTokens": 5, "outputTokens": 6, "cachedTokens": 4, "costUsd": 0.25}
     answer = {"text": "t", "delta": "d", "thinking": "h", "statusUrl": "/s", "cancelUrl": "/c", "error": "e"}
-    whole = {**answer, "sessionId": "s-1", "model": "m-1", "output": {"a": 1}, "usage": usage}
+    whole: dict[str, Any] = {**answer, "sessionId": "s-1", "model": "m-1", "output": {"a": 1}, "usage": usage}
     paths, report = Paths.compiled({}), Report()
     assert {name: paths.text(name, whole) for name in answer} == answer
     paths.report(whole, report)
