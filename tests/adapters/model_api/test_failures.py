@@ -4,7 +4,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from dragoman.adapters.model_api.failures import ServiceError, cut, failure_of, retry_delay
+from dragoman.adapters.model_api.failures import (
+    ServiceError,
+    cut,
+    failure_of,
+    failure_of_stop,
+    retry_delay,
+    turns_used_up,
+)
+from dragoman.adapters.model_api.reply import Reply
 from dragoman.sdk import FailureInfo
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given
@@ -66,3 +74,38 @@ def test_how_long_to_wait() -> None:
     assert retry_delay(error, info(limited, 2), 1, 0) == pytest.approx(2.05, abs=1.5)
     assert [retry_delay(error, info(down), tries, 1) for tries in (1, 2, 3, 9)] == [0.5, 1.0, 2.0, 8.0]
     assert retry_delay(ServiceError("", headers={"x-should-retry": "false"}), info(down), 1, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("stop", "kind", "code", "advice"),
+    [
+        ("refusal", pb.FAILURE_KIND_MODEL_REFUSED, "refusal", "ask another model."),
+        ("length", pb.FAILURE_KIND_OUTPUT_LIMIT, "max_tokens", "Raise config.maxTokens"),
+        ("context", pb.FAILURE_KIND_CONTEXT_OVERFLOW, "context_window", "Begin a new session"),
+    ],
+)
+def test_an_answer_that_is_not_whole(stop: Any, kind: int, code: str, advice: str) -> None:
+    reply = Reply("m1")
+    reply.stop, reply.stop_word = stop, "its_word"
+    failure = failure_of_stop(reply)
+    assert failure is not None
+    assert (failure.kind, failure.code, failure.errors) == (kind, code, ("its_word",))
+    assert advice in failure.message
+    reply.stop = "end"
+    assert failure_of_stop(reply) is None
+
+
+def test_no_turns_are_left() -> None:
+    failure = turns_used_up(7)
+    assert (failure.kind, failure.code) == (pb.FAILURE_KIND_MAX_TURNS, "max_turns")
+    assert "7 turns. Raise config.maxTurns" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("window", "kind"),
+    [("rejected", pb.FAILURE_KIND_QUOTA_EXCEEDED), ("allowed", pb.FAILURE_KIND_RATE_LIMITED)],
+)
+def test_a_window_that_is_used_up_is_a_quota(window: str, kind: int) -> None:
+    headers = {"anthropic-ratelimit-unified-status": window}
+    failure = failure_of(ServiceError("No.", status=429, headers=headers), NOW)
+    assert (failure.kind, failure.http_status) == (kind, 429)

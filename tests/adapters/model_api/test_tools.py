@@ -1,5 +1,6 @@
 """The three tools: what the model gets for what it asks, and the diff of what changed."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -44,6 +45,42 @@ def test_reading_goes_by_lines(tmp_path: Path) -> None:
     assert run(tmp_path, "Read", offset=2999).content == "line 2999\nline 3000\n"
     assert run(tmp_path, "Read", offset=2, limit=1).content.startswith("line 2\n[...")
     assert run(tmp_path, "Read", offset=4000).failed
+
+
+def test_reading_says_what_it_leaves_out(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    assert run(tmp_path, "Read").content == "(The file is empty.)"
+    (tmp_path / "notes.txt").write_text("x" * 400_000)
+    read = run(tmp_path, "Read").content
+    assert read.endswith("x\n[... cut here; ask for fewer lines with offset and limit ...]")
+    assert set(read.split("\n", 1)[0]) == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "reason"),
+    [
+        ("Read", ".", "That is the working directory itself, not a file."),
+        ("Write", ".", "That is the working directory itself, not a file."),
+        ("Read", "folder", "folder cannot be used: Is a directory."),
+        ("Write", "folder", "folder is a directory."),
+    ],
+)
+def test_a_directory_is_no_file(tmp_path: Path, name: str, path: str, reason: str) -> None:
+    (tmp_path / "folder").mkdir()
+    done = run(tmp_path, name, file_path=path, content="x")
+    assert (done.failed, done.content) == (True, reason)
+
+
+def test_a_file_that_is_read_only_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes.txt").write_text("kept")
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    done = run(tmp_path, "Write", content="x")
+    assert (done.failed, done.content) == (True, "notes.txt is read-only.")
+    assert (tmp_path / "notes.txt").read_text() == "kept"
+
+
+def test_there_are_three_tools(tmp_path: Path) -> None:
+    assert run(tmp_path, "Bash").content == "There is no tool 'Bash'; there are Read, Write, Edit."
 
 
 def test_editing_wants_one_place(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ WRONG: dict[str, tuple[Callable[[api.ExecuteRequest], object], str]] = {
     "skill that is not there": (lambda r: r.skills.append(skill(directory="/nowhere")), "skills[0]"),
     "two skills of one name": (lambda r: r.skills.extend([skill(files=FILES)] * 2), "skills[1].name"),
 }
-for name in ("start_up", "idle", "wall", "grace"):
+for name in ("start_up", "idle", "tool_call", "wall", "grace"):
     WRONG[f"negative {name}"] = (
         lambda r, name=name: getattr(r.limits, name).FromSeconds(-1),  # type: ignore[misc]  # bound now
         f"limits.{name}",
@@ -245,6 +245,37 @@ WRONG["negative request_timeout"] = (
     lambda r: r.permissions.request_timeout.FromSeconds(-1),
     "permissions.request_timeout",
 )
+
+
+INTO_VARIABLES = """
+    agent.id agent.company_id api_url auth_token context.task_id context.issue_id context.wake_reason
+    context.wake_comment_id context.comment_id context.approval_id context.approval_status
+"""
+
+
+@pytest.mark.parametrize("path", INTO_VARIABLES.split())
+def test_no_variable_of_the_run_has_a_zero_byte(path: str) -> None:
+    asked = request()
+    folder, _, name = path.rpartition(".")
+    setattr(getattr(asked, folder) if folder else asked, name, "a\0")
+    with pytest.raises(DragomanError) as caught:
+        read(asked)
+    assert [(item.path, item.description) for item in caught.value.violations] == [
+        (path, "must not contain a zero byte")
+    ]
+
+
+@pytest.mark.parametrize("name", ["reason", "handover"])
+def test_what_goes_with_a_fresh_session_alone(name: str) -> None:
+    asked = request()
+    setattr(asked.session, name, "why")
+    with pytest.raises(DragomanError) as caught:
+        read(asked)
+    assert [(item.path, item.description) for item in caught.value.violations] == [
+        (f"session.{name}", "goes with session.fresh")
+    ]
+    asked.session.fresh = True
+    read(asked)
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -98,3 +98,20 @@ def test_a_path_that_cannot_be_printed_is_quoted() -> None:
     assert problem is not None
     assert "\n" not in problem.message
     assert "\x1b" not in problem.message
+
+
+def test_the_codes_are_stable() -> None:
+    codes = [CWD_MISSING, CWD_INVALID, CWD_RELATIVE, CWD_ABSENT, CWD_NO_DIRECTORY, CWD_FORBIDDEN]
+    words = ["missing", "invalid", "relative", "absent", "no_directory", "forbidden"]
+    assert codes == [f"cwd_{word}" for word in words]
+
+
+def test_a_part_of_a_path_that_may_not_be_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refused)
+    problem = check_cwd("/closed/inner")
+    assert problem is not None
+    assert (problem.code, problem.message) == (CWD_FORBIDDEN, "A part of '/closed/inner' may not be entered")
+    assert problem.hint == "Give the adapter's user access to it."
