@@ -193,13 +193,13 @@ def test_each_code_of_an_error_has_a_kind(agent: str) -> None:
 
 @pytest.mark.parametrize("agent", ["codex", "openclaw"])
 def test_the_code_of_a_failure_is_the_agents_own(agent: str) -> None:
-    made = {
+    codes = {
         "codex": codex_failure({"codexErrorInfo": "inferenceHookDenied"}).code,
         "openclaw": openclaw_failure("", {"failoverReason": "auth_permanent"}).code,
     }
-    assert made[agent] == {"codex": "codex_inference_hook_denied", "openclaw": "openclaw_auth_permanent"}[agent]
-    made = {"codex": codex_failure({}).code, "openclaw": openclaw_failure("", {}).code}
-    assert made[agent] == f"{agent}_error"
+    assert codes[agent] == {"codex": "codex_inference_hook_denied", "openclaw": "openclaw_auth_permanent"}[agent]
+    codes = {"codex": codex_failure({}).code, "openclaw": openclaw_failure("", {}).code}
+    assert codes[agent] == f"{agent}_error"
 
 
 def test_a_retry_of_openclaw_has_the_kind_of_its_reason() -> None:

@@ -102,7 +102,7 @@ def test_mcp_servers_are_reported_once_they_have_started_or_not() -> None:
     assert notice.notice.message == "The MCP server b did not start: no reason was given."
 
 
-def test_a_context_that_is_made_smaller() -> None:
+def test_a_compaction_begins_and_ends() -> None:
     item = {"type": "contextCompaction", "id": "c"}
     (begun,) = of_kind(taken(thread(), "item/started", item=item), "compaction")
     (ended,) = of_kind(taken(thread(), "item/completed", item=item), "compaction")

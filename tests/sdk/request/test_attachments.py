@@ -117,7 +117,7 @@ def test_they_are_laid_out_for_this_user_alone(tmp_path: Path) -> None:
     assert {each.path.stat().st_mode & 0o777 for each in laid_out} == {0o600}
 
 
-def test_what_grew_since_it_was_checked_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_grew_since_it_was_checked_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"x" * 5)
     monkeypatch.setattr(attachments, "LARGEST_FILE", 5)
