@@ -5,11 +5,13 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import grpc
 import pytest
 from dragoman.protocol.addresses import AddressError
-from dragoman.protocol.dialing import open_channel
+from dragoman.protocol.dialing import _Carrying, _TokenChannel, open_channel
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import channel_options
 from dragoman.protocol.private import (
@@ -202,6 +204,19 @@ async def test_a_port_that_another_user_took_meanwhile_gets_no_token() -> None:
         with pytest.raises(DragomanError, match=f"run by uid {OTHER_USER}"):
             method(b"")
     await channel.close()
+
+
+async def test_the_token_goes_with_the_metadata_of_the_call() -> None:
+    called: list[Any] = []
+    channel = _TokenChannel(cast("grpc.aio.Channel", SimpleNamespace()), "t", None)
+    call: Any = _Carrying(channel, lambda request, **named: called.append((request, named)))
+    call(b"r", metadata=(("traceparent", "1"),), timeout=2)
+    call(b"s")
+    token = ("authorization", "Bearer t")
+    assert called == [
+        (b"r", {"metadata": (("traceparent", "1"), token), "timeout": 2}),
+        (b"s", {"metadata": (token,)}),
+    ]
 
 
 @pytest.mark.parametrize("token", ["ä" * 20, "0123456789\nabcdefghi", "0123456789 abcdefghi"])

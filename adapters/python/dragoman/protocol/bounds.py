@@ -116,6 +116,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "DescribeResponse.version": Bound(text_bytes=256),
     "DescribeResponse.instance_id": Bound(text_bytes=256),
     "DescribeResponse.models": Bound(entries=1000),
+    "DescribeResponse.duties": Bound(entries=64),
     "DescribeResponse.config_schema_json": _DOCUMENT,
     "DescribeResponse.configuration_doc": _DOCUMENT,
     "Model.id": Bound(text_bytes=256),

@@ -1,0 +1,98 @@
+"""What the router does in place of an adapter ends with the attempt."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from dragoman.protocol.redaction.redactor import Redactor
+from dragoman.protocol.redaction.sources import request_secrets
+from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.model.run_record import RunRecord
+from dragoman.router.model.tasks import Tasks
+from dragoman.router.runs import stand_in as module
+from dragoman.router.runs.actor import Run, RunHost
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2
+from google.protobuf import duration_pb2
+
+from tests.router.test_run import CLOCK
+from tests.sdk.running import travel
+
+QUESTION = event_pb2.AgentEvent(
+    sequence=1, input_request=event_pb2.InputRequest(id="q", kind=event_pb2.INPUT_KIND_PERMISSION)
+)
+SECRET = "a-secret-of-the-request"
+ASKING = event_pb2.Capabilities(items=[event_pb2.Capability(feature=event_pb2.FEATURE_PERMISSION_REQUESTS)])
+
+
+def standing_in(**permissions: Any) -> module.StandIn:
+    """Return what stands in for an adapter that declares no duty."""
+    description = pb.DescribeResponse(capabilities=ASKING)
+    backend = SimpleNamespace(record=SimpleNamespace(description=description))
+    run = Run(
+        RunRecord(run_id="r", adapter="fake", accepted_at=0.0),
+        cast("AdapterBackend", backend),
+        RunHost(CLOCK, Tasks()),
+    )
+    request = pb.ExecuteRequest(prompt="p", auth_token=SECRET, permissions=event_pb2.Permissions(**permissions))
+    return module.StandIn(run, request, description, Redactor(request_secrets(request)))
+
+
+@pytest.mark.parametrize(("stays_s", "answered"), [(0, []), (6, ["q"])], ids=["over", "not over"])
+def test_a_question_of_an_attempt_that_is_over_gets_no_answer(
+    monkeypatch: pytest.MonkeyPatch, stays_s: int, answered: list[str]
+) -> None:
+    asked: list[str] = []
+
+    async def respond(_run: Run, data: bytes, request_id: str, _timeout_s: float | None) -> bytes:
+        assert pb.RespondRequest.FromString(data).responder == "router"
+        asked.append(request_id)
+        return b""
+
+    async def attempt() -> None:
+        stands_in = standing_in(interactive=True, request_timeout=duration_pb2.Duration(seconds=5))
+        with stands_in.watching():
+            stands_in.take(QUESTION, QUESTION.SerializeToString())
+            await asyncio.sleep(stays_s)
+        await asyncio.sleep(6)
+
+    monkeypatch.setattr(module, "respond", respond)
+    travel(attempt)
+    assert asked == answered
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "named"),
+    [
+        (event_pb2.InputRequest(id="q"), "question_declined", "q"),
+        (event_pb2.InputRequest(id="q", title="Which one?"), "question_declined", "Which one?"),
+        (
+            event_pb2.InputRequest(id="q", title="t", subject=event_pb2.InputSubject(tool_name="Bash")),
+            "question_declined",
+            "Bash",
+        ),
+        (
+            event_pb2.InputRequest(id="q", kind=event_pb2.INPUT_KIND_PERMISSION, title=f"Show {SECRET}?"),
+            "permission_denied",
+            "Show [redacted]?",
+        ),
+    ],
+)
+def test_a_notice_names_the_question_that_is_declined(
+    monkeypatch: pytest.MonkeyPatch, asked: event_pb2.InputRequest, code: str, named: str
+) -> None:
+    async def respond(_run: Run, _data: bytes, _request_id: str, _timeout_s: float | None) -> bytes:
+        return b""
+
+    async def attempt() -> list[tuple[str, str]]:
+        stands_in = standing_in()
+        question = event_pb2.AgentEvent(sequence=1, input_request=asked)
+        warned: list[tuple[str, str]] = []
+        monkeypatch.setattr(stands_in._run.notices, "warn", lambda *notice: warned.append(notice))
+        with stands_in.watching():
+            assert stands_in.take(question, question.SerializeToString())
+        return warned
+
+    monkeypatch.setattr(module, "respond", respond)
+    assert travel(attempt) == [(code, f"{named} was declined, as the run is unattended.")]
