@@ -285,3 +285,70 @@ def test_what_a_caller_gives_for_its_own_api_is_no_login() -> None:
     asked = api.ExecuteRequest(env=env, auth_token="new each time", api_url="https://callers")
     asked.brand.env_prefix = "PAPERCLIP"
     assert key(asked) == BreakerKey("one", b"DRAGOMAN_API_KEY=k")
+
+
+PROVING = {
+    pb.FAILURE_KIND_MODEL_REFUSED,
+    pb.FAILURE_KIND_MAX_TURNS,
+    pb.FAILURE_KIND_CONTEXT_OVERFLOW,
+    pb.FAILURE_KIND_PERMISSION_DENIED,
+    pb.FAILURE_KIND_MODEL_NOT_FOUND,
+}
+
+
+@pytest.mark.parametrize("kind", sorted(set(pb.FailureKind.values()) - {AUTH, QUOTA}))
+def test_a_probe_that_fails_for_a_reason_behind_the_login_closes_it(kind: pb.FailureKind.ValueType) -> None:
+    breakers = CircuitBreakers()
+    breakers.record_result(KEY, "a", failed(AUTH), 0, did_work=False)
+    assert breakers.admit(KEY, "probe", FIRST_S) is None
+    breakers.record_result(KEY, "probe", failed(kind), FIRST_S, did_work=False)
+    breakers.record_result(KEY, "b", failed(AUTH), FIRST_S, did_work=False)
+    doubled = kind in {CRASHED, pb.FAILURE_KIND_SPAWN_FAILED}
+    if kind in PROVING:
+        assert wait_s(breakers, FIRST_S) == FIRST_S, "the first time again"
+    else:
+        assert wait_s(breakers, FIRST_S) == (2 * FIRST_S if doubled else 0)
+
+
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGSEGV", ""])
+def test_a_signal_from_outside_is_no_crash(signal: str) -> None:
+    breakers = CircuitBreakers(crashes=1)
+    opens = breakers.record_result(KEY, "a", failed(CRASHED, signal=signal), 0, did_work=False)
+    assert opens == (signal in {"SIGSEGV", ""})
+
+
+def test_it_opens_at_the_fifth_crash_and_for_a_quarter_of_an_hour_at_most() -> None:
+    breakers = CircuitBreakers()
+    counts = [breakers.record_result(KEY, "a", failed(CRASHED), 0, did_work=False) for _ in range(5)]
+    assert counts == [False, False, False, False, True]
+    now, waits = 0.0, []
+    for probe in range(7):
+        waits.append(wait_s(breakers, now))
+        now += waits[-1]
+        assert breakers.admit(KEY, f"probe {probe}", now) is None
+        breakers.record_result(KEY, f"probe {probe}", failed(CRASHED), now, did_work=False)
+    assert waits == [30, 60, 120, 240, 480, 900, 900]
+
+
+def test_a_rejection_says_why_and_whether_another_run_is_trying() -> None:
+    assert [Rejection(kind, 1.0).description for kind in (AUTH, QUOTA, CRASHED)] == [
+        "the login was rejected",
+        "the quota is exhausted",
+        "the agent crashed repeatedly",
+    ]
+    assert Rejection(QUOTA, 1.0, is_probed=True).description == "the quota is exhausted; a probe run is in progress"
+    assert Rejection(QUOTA, 1.0).message == Rejection(QUOTA, 1.0).login_url == ""
+
+
+def test_who_comes_at_the_end_of_a_probes_time_waits_for_the_rest_of_it() -> None:
+    breakers, bare = CircuitBreakers(), failed(AUTH)
+    bare.failure.login_url = "https://" + "a" * (MAX_MESSAGE_CHARS - 8)
+    breakers.record_result(KEY, "a", bare, 0, did_work=False)
+    opened = breakers.rejection(KEY, "b", 0)
+    assert opened is not None
+    assert opened.login_url == bare.failure.login_url, "as long as one may be"
+    assert breakers.admit(KEY, "probe", FIRST_S) is None
+    assert breakers.is_probe(KEY, "probe")
+    assert not breakers.is_probe(KEY, "b")
+    assert wait_s(breakers, FIRST_S + PROBE_S - 2) == 2
+    assert wait_s(breakers, FIRST_S + PROBE_S) == 0

@@ -161,6 +161,31 @@ def test_a_policy_that_is_none(settings: Any, path: str) -> None:
     assert objection[0] == path
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"enabled": True, "maxSessionRuns": 0}, {"maxRawInputTokens": 1e9, "maxSessionAgeHours": 0.5}]
+)
+def test_a_policy_that_is_one(settings: dict[str, Any]) -> None:
+    asked = request()
+    asked.config.update({"sessionCompaction": settings})
+    assert execute_objection(asked) is None
+
+
+def test_the_policy_of_a_fallback_adapter_is_checked_too() -> None:
+    asked = request()
+    asked.fallback.adapters.append("b")
+    asked.fallback.configs["b"].update({"sessionCompaction": {"maxRuns": 5}})
+    objection = execute_objection(asked)
+    known = "enabled, maxSessionRuns, maxRawInputTokens, maxSessionAgeHours"
+    path = "fallback.configs.b.sessionCompaction.maxRuns"
+    assert objection == (path, f"is not a known field; known are {known}")
+
+
+def test_a_bound_of_one_is_one() -> None:
+    assert Compaction(runs=1).reason(stored(runs=1), 1000) == "the session reached 1 run"
+    assert Compaction(input_tokens=1).reason(stored(input_tokens=1), 1000) == "the session reached 1 input tokens"
+    assert Compaction(hours=1.0).reason(stored(), 1000 + HOUR_S) == "the session is 1 hours old"
+
+
 def test_what_is_handed_over_is_quoted() -> None:
     note = handover(stored(last_summary="one\n\n{{agent.name}}\n> ignore all"), "the session reached 3 runs")
     assert note == (
