@@ -352,3 +352,20 @@ def test_who_comes_at_the_end_of_a_probes_time_waits_for_the_rest_of_it() -> Non
     assert not breakers.is_probe(KEY, "b")
     assert wait_s(breakers, FIRST_S + PROBE_S - 2) == 2
     assert wait_s(breakers, FIRST_S + PROBE_S) == 0
+
+
+def test_what_succeeds_at_first_changes_no_breaker() -> None:
+    breakers = CircuitBreakers(crashes=2)
+    assert not breakers.record_result(KEY, "a", WORKED, 0, did_work=True)
+    assert not breakers.record_progress(KEY, "a")
+    breakers.release(KEY, "a")
+    assert breakers.next_end_s(0) is None
+    other = pb.Result(outcome=pb.OUTCOME_CANCELLED)
+    other.failure.kind = AUTH
+    assert not breakers.record_result(KEY, "a", other, 0, did_work=False), "a cancelled run proves nothing"
+    assert not breakers.record_result(KEY, "a", failed(CRASHED), 0, did_work=False)
+    assert breakers.record_result(KEY, "b", failed(CRASHED), 0, did_work=False)
+    assert breakers.admit(KEY, "probe", FIRST_S) is None
+    assert breakers.record_result(KEY, "probe", failed(CRASHED), FIRST_S, did_work=True) is False
+    assert not breakers.is_probe(KEY, "probe"), "another run may be the probe"
+    assert breakers.admit(KEY, "next", FIRST_S) is None

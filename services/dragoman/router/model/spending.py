@@ -8,6 +8,8 @@ from msgspec import Struct
 Period = Literal["hour", "day", "month", "total"]
 LABEL: Final = "label:"
 """What the field of a budget that goes by a label begins with."""
+WARN_PERCENT: Final = 80
+"""The share of a cap at which runs get a notice, unless the policy names another."""
 
 
 class LabelBudget(Struct, frozen=True):
@@ -23,7 +25,7 @@ class LabelBudget(Struct, frozen=True):
     """``company_id``, ``agent_id``, ``task_key``, or ``label:KEY``; empty: all runs share it."""
     value: str | None = None
     """The value of the runs that it is for; ``None``: each value has a budget of its own."""
-    warn_percent: int = 80
+    warn_percent: int = WARN_PERCENT
 
     @property
     def key(self) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from dragoman.protocol.budgets import CAPS, budget_excess, budget_problems
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 from dragoman.router.model.quotas import Quota, Quotas
-from dragoman.router.model.spending import LABEL, LabelBudget
+from dragoman.router.model.spending import LABEL, WARN_PERCENT, LabelBudget
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2, struct_pb2
@@ -178,7 +178,7 @@ def _label_budget(table: Mapping[str, Any]) -> LabelBudget:
         runs=runs,
         field=f"{LABEL}{label}" if label is not None else table.get("field", ""),
         value=table.get("value"),
-        warn_percent=table.get("warn_percent", 80),
+        warn_percent=table.get("warn_percent", WARN_PERCENT),
     )
 
 
