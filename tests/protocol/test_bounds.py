@@ -65,7 +65,7 @@ def test_the_contract_says_the_bounds_of_fields_that_many_messages_have(field: s
 
 
 SAID = [
-    (field.containing_type.name, field.name)
+    (message.name, field.name)
     for file in (pb.DESCRIPTOR, event_pb2.DESCRIPTOR)
     for message in file.message_types_by_name.values()
     for field in message.fields
@@ -109,7 +109,8 @@ def violated(**fields: Any) -> tuple[str, str]:
 
 
 def test_a_violation_names_the_field_as_people_write_it_and_its_bound() -> None:
-    kib, nested = 1024, {"a": {"b": [{"c": 1}]}}
+    kib = 1024
+    nested: dict[str, Any] = {"a": {"b": [{"c": 1}]}}
     for _ in range(DEEPEST):
         nested = {"n": nested}
     assert [
@@ -120,7 +121,7 @@ def test_a_violation_names_the_field_as_people_write_it_and_its_bound() -> None:
         violated(labels={"n" * 129: ""}),
         violated(labels={"n": "x" * (kib + 1)}),
         violated(env={f"{n}": "x" * 100 * kib for n in range(6)}),
-        violated(fallback=pb.Fallback(on=[1] * 65)),
+        violated(fallback=pb.Fallback(on=[event_pb2.FAILURE_KIND_AUTH_REQUIRED] * 65)),
         violated(config={"k" * (kib + 1): 1}),
         violated(config={"k": [0] * (MOST_VALUES + 1)}),
         violated(limits=event_pb2.Limits(wall=Duration(seconds=-1))),

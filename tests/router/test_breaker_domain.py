@@ -369,3 +369,11 @@ def test_what_succeeds_at_first_changes_no_breaker() -> None:
     assert breakers.record_result(KEY, "probe", failed(CRASHED), FIRST_S, did_work=True) is False
     assert not breakers.is_probe(KEY, "probe"), "another run may be the probe"
     assert breakers.admit(KEY, "next", FIRST_S) is None
+
+
+def test_only_a_quota_that_is_exhausted_names_the_time_that_counts() -> None:
+    for result, now, waits_s in [(failed(AUTH), 0, FIRST_S), (used_up(5), 10, 0), (used_up(11), 10, 1)]:
+        breakers = CircuitBreakers()
+        result.failure.retry_not_before.FromSeconds(result.failure.retry_not_before.seconds or 5000)
+        breakers.record_result(KEY, "a", result, now, did_work=False)
+        assert wait_s(breakers, now) == waits_s
