@@ -193,6 +193,19 @@ def test_unusable_files_are_named_before_anything_listens(
         assert refused.value.reason is Reason.ADDRESS_UNTRUSTED
 
 
+def test_files_that_change_while_they_are_read_are_not_used(
+    server_files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server_files.fill(Authority())
+    with server_files.used(monkeypatch):
+        files = TlsFiles.named()
+        assert files.read()
+        stamps = iter([[(1, 1, 1)], [(2, 1, 1)]])
+        monkeypatch.setattr(TlsFiles, "stamp", lambda _files: next(stamps))
+        with pytest.raises(AddressError, match=r"TLS: .*pem is being replaced; try again"):
+            files.read()
+
+
 def test_empty_authorities_are_not_every_public_authority(
     server_files: Files, client_files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:

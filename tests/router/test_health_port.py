@@ -83,6 +83,26 @@ async def test_a_router_shows_its_health_there_and_nothing_else(folder: Path) ->
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def test_it_shares_its_port_with_no_other_server_and_reads_no_long_request() -> None:
+    async def check(request: health_pb2.HealthCheckRequest, _context: Any) -> health_pb2.HealthCheckResponse:
+        asked.append(request.service)
+        return health_pb2.HealthCheckResponse(status=NOT_SERVING)
+
+    asked: list[str] = []
+    async with health_served("0", check) as where:
+        port = int(where.rpartition(":")[2])
+        with pytest.raises(AddressError, match=f"health cannot be served at 127.0.0.1:{port}: "):
+            async with health_served(str(port), check):
+                pass
+        async with kubelet(port) as probe:
+            assert await probe.ask("a") == NOT_SERVING
+            assert await probe.ask(LIVENESS) == SERVING
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await probe.ask("x" * 5000)
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert asked == ["a"]
+
+
 async def test_it_flips_as_a_router_drains_and_stays_until_that_ends(folder: Path) -> None:
     port, sidecar = free_port(), Sidecar()
     address = f"unix:{folder}/a.sock"

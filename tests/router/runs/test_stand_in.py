@@ -26,7 +26,7 @@ SECRET = "a-secret-of-the-request"
 ASKING = event_pb2.Capabilities(items=[event_pb2.Capability(feature=event_pb2.FEATURE_PERMISSION_REQUESTS)])
 
 
-def standing_in(**permissions: Any) -> module.StandIn:
+def standing_in(limits: event_pb2.Limits | None = None, **permissions: Any) -> module.StandIn:
     """Return what stands in for an adapter that declares no duty."""
     description = pb.DescribeResponse(capabilities=ASKING)
     backend = SimpleNamespace(record=SimpleNamespace(description=description))
@@ -35,7 +35,9 @@ def standing_in(**permissions: Any) -> module.StandIn:
         cast("AdapterBackend", backend),
         RunHost(CLOCK, Tasks()),
     )
-    request = pb.ExecuteRequest(prompt="p", auth_token=SECRET, permissions=event_pb2.Permissions(**permissions))
+    request = pb.ExecuteRequest(
+        prompt="p", auth_token=SECRET, limits=limits, permissions=event_pb2.Permissions(**permissions)
+    )
     return module.StandIn(run, request, description, Redactor(request_secrets(request)))
 
 
@@ -96,3 +98,72 @@ def test_a_notice_names_the_question_that_is_declined(
 
     monkeypatch.setattr(module, "respond", respond)
     assert travel(attempt) == [(code, f"{named} was declined, as the run is unattended.")]
+
+
+def test_a_question_that_is_answered_in_time_gets_no_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def respond(_run: Run, _data: bytes, request_id: str, _timeout_s: float | None) -> bytes:
+        raise AssertionError(request_id)
+
+    async def attempt() -> None:
+        stands_in = standing_in(interactive=True, request_timeout=duration_pb2.Duration(seconds=5))
+        resolved = event_pb2.AgentEvent(sequence=2, input_resolved=event_pb2.InputResolved(id="q", responder="ada"))
+        with stands_in.watching():
+            stands_in.take(QUESTION, b"")
+            assert [shown for shown, _data in stands_in.take(resolved, b"")] == [resolved]
+            await asyncio.sleep(6)
+
+    monkeypatch.setattr(module, "respond", respond)
+    travel(attempt)
+
+
+def test_an_answer_of_the_router_is_shown_as_that_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def respond(_run: Run, _data: bytes, _request_id: str, _timeout_s: float | None) -> bytes:
+        return b""
+
+    async def attempt() -> None:
+        stands_in = standing_in(interactive=True, request_timeout=duration_pb2.Duration(seconds=5))
+        resolved = event_pb2.AgentEvent(
+            sequence=2,
+            input_resolved=event_pb2.InputResolved(
+                id="q", responder="router", resolution=event_pb2.INPUT_RESOLUTION_ANSWERED
+            ),
+        )
+        with stands_in.watching():
+            stands_in.take(QUESTION, b"")
+            await asyncio.sleep(6)
+            ((shown, data),) = stands_in.take(resolved, b"as it came")
+        expected = event_pb2.InputResolved(id="q", resolution=event_pb2.INPUT_RESOLUTION_EXPIRED)
+        assert shown.input_resolved == expected
+        assert event_pb2.AgentEvent.FromString(data) == shown
+
+    monkeypatch.setattr(module, "respond", respond)
+    travel(attempt)
+
+
+def test_the_idle_clock_stands_still_while_a_question_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def end_at_adapter(_run: Run, ending: event_pb2.Result) -> None:
+        ended.append(ending)
+
+    async def attempt() -> None:
+        stands_in = standing_in(event_pb2.Limits(idle=duration_pb2.Duration(seconds=5)), interactive=True)
+        started = event_pb2.AgentEvent(sequence=1, started=event_pb2.Started())
+        asked = event_pb2.AgentEvent(sequence=2, input_request=event_pb2.InputRequest(id="q"))
+        resolved = event_pb2.AgentEvent(sequence=3, input_resolved=event_pb2.InputResolved(id="q"))
+        with stands_in.watching():
+            stands_in.take(started, b"")
+            stands_in.take(asked, b"")
+            await asyncio.sleep(60)
+            assert ended == []
+            stands_in.take(resolved, b"")
+            await asyncio.sleep(4)
+            assert ended == []
+            await asyncio.sleep(2)
+
+    ended: list[event_pb2.Result] = []
+    monkeypatch.setattr(module, "end_at_adapter", end_at_adapter)
+    travel(attempt)
+    (ending,) = ended
+    assert ending.outcome == event_pb2.OUTCOME_TIMED_OUT
+    assert ending.failure.kind == event_pb2.FAILURE_KIND_IDLE_TIMEOUT
+    assert ending.failure.code == "idle_limit"
+    assert ending.failure.message == "The run exceeded limits.idle. Raise the limit if the task needs more time."
