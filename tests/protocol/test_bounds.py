@@ -64,7 +64,7 @@ def test_the_contract_says_the_bounds_of_fields_that_many_messages_have(field: s
     assert bound.entries == Bound().entries or f"{bound.entries:,}" in text
 
 
-SAID = [
+STATED = [
     (message.name, field.name)
     for file in (pb.DESCRIPTOR, event_pb2.DESCRIPTOR)
     for message in file.message_types_by_name.values()
@@ -79,7 +79,7 @@ def size(text: str) -> int:
     return int(number.replace(",", "")) * {"bytes": 1, "KiB": 1024, "MiB": 1024 * 1024}[unit]
 
 
-@pytest.mark.parametrize(("message", "field"), SAID)
+@pytest.mark.parametrize(("message", "field"), STATED)
 def test_what_the_contract_says_of_a_field_is_its_bound(message: str, field: str) -> None:
     kind = {**pb.DESCRIPTOR.message_types_by_name, **event_pb2.DESCRIPTOR.message_types_by_name}[message]
     described = kind.fields_by_name[field]

@@ -401,3 +401,77 @@ def test_words() -> None:
 def test_what_is_above_other_caps(budget: pb.Budget, above: list[str]) -> None:
     found = budget_excess(budget, pb.Budget(cost="2", currency="USD", tool_calls=4))
     assert [one.path for one in found] == [f"limits.budget.{name}" for name in above]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problems"),
+    [
+        (
+            {"warn_percent": 5},
+            [("", "sets no cap: give cost, input_tokens, output_tokens, model_calls, tool_calls, turns or repeats")],
+        ),
+        (
+            {"cost": "0"},
+            [
+                (
+                    ".cost",
+                    'must be a plain decimal number above zero such as "2.50", of 12 digits and 10 behind the point',
+                )
+            ],
+        ),
+        ({"turns": 1, "currency": "EUR"}, [(".currency", "goes with cost")]),
+        ({"cost": "1", "currency": "EURO"}, [(".currency", 'must be three capital letters such as "USD"')]),
+        ({"turns": 0}, [(".turns", "must be from 1 to 1,000,000,000,000,000")]),
+        ({"turns": 1, "warn_percent": 0}, [(".warn_percent", "must be from 1 to 100")]),
+    ],
+)
+def test_a_problem_says_what_would_be_right(fields: dict[str, Any], problems: list[tuple[str, str]]) -> None:
+    found = [
+        (one.path.removeprefix("limits.budget"), one.description) for one in budget_problems(pb.Budget(**fields))
+    ]
+    assert found == problems
+
+
+def test_what_an_agent_does_not_report_is_named() -> None:
+    budget = pb.Budget(cost="1", input_tokens=1, output_tokens=1, model_calls=1, tool_calls=1, turns=1, repeats=1)
+    nouns = {
+        "cost": "cost",
+        "input_tokens": "input tokens",
+        "output_tokens": "output tokens",
+        "model_calls": "model calls",
+        "tool_calls": "tool calls",
+        "repeats": "tool calls without progress",
+    }
+    assert [(one.path, one.description) for one in never_reported(budget, pb.Capabilities())] == [
+        (f"limits.budget.{cap}", f"its agent does not report {noun}; leave it out") for cap, noun in nouns.items()
+    ]
+    assert at_end_message(budget, pb.Capabilities()) == (
+        "The agent may report its usage only when it ends: limits.budget.cost and limits.budget.input_tokens and"
+        " limits.budget.output_tokens may be exceeded before."
+    )
+    assert unreported_message(["turns"]) == (
+        "The agent did not report what counts towards limits.budget.turns, so it was not kept."
+    )
+
+
+def test_what_is_above_says_by_how_much() -> None:
+    most = pb.Budget(cost="2", currency="EUR", tool_calls=4, turns=3)
+    asks = budget_excess(pb.Budget(cost="1", tool_calls=5, ask=True), most)
+    assert [(one.path.removeprefix("limits.budget."), one.description) for one in asks] == [
+        ("currency", "must be EUR"),
+        ("ask", "may double the cap: set cost to at most half of 2"),
+        ("tool_calls", "5 is more than the allowed 4, and its question may double it"),
+        ("ask", "may double the cap: set turns to at most half of 3"),
+    ]
+    (plain,) = budget_excess(pb.Budget(tool_calls=5), most)
+    assert plain.description == "5 is more than the allowed 4"
+
+
+def test_caps_are_lowered_to_those_of_another_budget_in_its_currency() -> None:
+    budget = pb.Budget(tool_calls=9, turns=1)
+    assert lowered_budget(budget, pb.Budget(cost="2", currency="EUR", tool_calls=4, turns=3)) is None
+    assert budget == pb.Budget(cost="2", currency="EUR", tool_calls=4, turns=1)
+    refused = lowered_budget(budget, pb.Budget(cost="1", tool_calls=1))
+    assert refused is not None
+    assert (refused.path, refused.description) == ("limits.budget.currency", "must be USD")
+    assert budget.tool_calls == 4, "nothing is lowered"

@@ -55,7 +55,7 @@ def request(**fields: Any) -> pb.ExecuteRequest:
     return json_format.ParseDict(fields, pb.ExecuteRequest())
 
 
-def said(asked: pb.ExecuteRequest, text: str = STRICT) -> list[tuple[str, str]]:
+def objected(asked: pb.ExecuteRequest, text: str = STRICT) -> list[tuple[str, str]]:
     policy = parse_policy(text.encode())
     found = [*objections(policy, asked, "fake", os.path.normpath), *caller_objections(policy, asked)]
     return [(one.path, one.description) for one in found]
@@ -80,7 +80,7 @@ def test_each_objection_says_what_is_not_allowed_and_what_is() -> None:
         orphanAfter="6s",
         fallback={"adapters": ["a", "b"], "afterSideEffects": True},
     )
-    assert said(asked) == [
+    assert objected(asked) == [
         ("adapter", "adapter 'fake' is not allowed"),
         ("model", f"model '{'x' * 200}' is not allowed; allowed: a, b-*"),
         ("config.model", "model 'c' is not allowed; allowed: a, b-*"),
@@ -125,7 +125,7 @@ def test_each_objection_says_what_is_not_allowed_and_what_is() -> None:
 def test_an_empty_list_allows_nothing_and_says_so(
     text: str, fields: dict[str, Any], objection: tuple[str, str]
 ) -> None:
-    assert said(request(**fields), text)[0] == objection
+    assert objected(request(**fields), text)[0] == objection
 
 
 def test_what_a_policy_allows_beyond_the_defaults_leaves_the_defaults() -> None:

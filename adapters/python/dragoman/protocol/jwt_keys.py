@@ -1,5 +1,6 @@
 """Where the public keys of an issuer of tokens are: in a file, at a URL, or where OpenID Connect says."""
 
+import http.client
 import json
 import ssl
 import urllib.error
@@ -77,7 +78,7 @@ def _get(url: str, authorities: str) -> bytes:
     except urllib.error.HTTPError as error:
         error.close()  # it is the answer, too
         raise AddressError(f"{url} cannot be read: it answered {error.code}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise AddressError(f"{url} cannot be read: {type(error).__name__}") from error
     return data
 

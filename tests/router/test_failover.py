@@ -1,0 +1,85 @@
+"""When a router looks for runs without a router, whatever the log does meanwhile."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.cluster.failover import COMMAND, Failover
+from dragoman.router.storage.database import StoreError
+from structlog.testing import capture_logs
+
+
+class Log:
+    """A run log whose leases cannot be read."""
+
+    def __init__(self, error: Exception, owner: str = "o") -> None:
+        self.owner = owner
+        self.store = SimpleNamespace(leases=self)
+        self.ownership = self
+        self.failures = 0
+        self._error = error
+
+    async def owners(self) -> list[str]:
+        raise self._error
+
+    def record_failure(self) -> None:
+        self.failures += 1
+
+
+def failover(log: Log, tasks: Any) -> Failover:
+    anything: Any = None
+    log_: Any = log
+    return Failover(anything, log_, anything, anything, tasks, 1.0)
+
+
+class Tasks:
+    """What is started in the background, and never runs."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def start(self, work: Any, name: str) -> None:
+        work.close()
+        self.names.append(name)
+
+
+@pytest.mark.parametrize(
+    "error", [StoreError("disk is full"), DragomanError(Reason.RUN_LOG_UNAVAILABLE, "disk is full")]
+)
+async def test_a_log_that_cannot_be_read_is_logged_and_tried_again(error: Exception) -> None:
+    log, tasks = Log(error), Tasks()
+    with capture_logs() as logs:
+        await failover(log, tasks).begin()
+    assert logs == [{"event": "failover check failed, will retry", "why": "disk is full", "log_level": "warning"}]
+    assert log.failures == 1
+    assert tasks.names == ["failover"]
+
+
+async def test_the_router_of_a_command_looks_once() -> None:
+    log, tasks = Log(StoreError("x"), f"a{COMMAND}"), Tasks()
+    await failover(log, tasks).begin()
+    assert (log.failures, tasks.names) == (1, [])
+
+
+async def test_a_router_that_is_about_to_end_looks_at_nothing() -> None:
+    log, tasks = Log(AssertionError("it was read")), Tasks()
+    leaving = failover(log, tasks)
+    leaving.leave()
+    await leaving.begin()
+    assert log.failures == 0
+
+
+async def test_it_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) > 3:
+            raise asyncio.CancelledError
+
+    log, pauses = Log(StoreError("x")), list[float]()
+    watching = failover(log, Tasks())
+    monkeypatch.setattr("dragoman.router.cluster.failover.asyncio.sleep", pause)
+    with pytest.raises(asyncio.CancelledError):
+        await watching._watch()
+    assert (log.failures, pauses) == (3, [3.0] * 4)
