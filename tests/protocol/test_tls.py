@@ -199,7 +199,7 @@ def test_files_that_change_while_they_are_read_are_not_used(
     server_files.fill(Authority())
     with server_files.used(monkeypatch):
         files = TlsFiles.named()
-        assert files.read()
+        assert files.read().certificate
         stamps = iter([[(1, 1, 1)], [(2, 1, 1)]])
         monkeypatch.setattr(TlsFiles, "stamp", lambda _files: next(stamps))
         with pytest.raises(AddressError, match=r"TLS: .*pem is being replaced; try again"):

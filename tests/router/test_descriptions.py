@@ -1,8 +1,11 @@
 """What is known of adapters that were not started: by their metadata, and by what they said of themselves before."""
 
+import errno
+import os
 import tomllib
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dragoman.protocol.errors import Reason
@@ -10,6 +13,7 @@ from dragoman.router.adapters import descriptions
 from dragoman.router.adapters.discovery import entry_point_specs
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import router_pb2
+from structlog.testing import capture_logs
 
 from tests.router.harness import PATIENCE_S, Caller, config, failure, kinds, manifest, routing
 
@@ -122,6 +126,65 @@ def test_the_folder_keeps_only_so_many(tmp_path: Path) -> None:
     assert folder.load("") is None
     folder.save("", b"x")
     assert not (tmp_path / "d" / "").is_file()
+
+
+def test_a_description_is_for_this_user_alone_and_replaces_what_was_left(tmp_path: Path) -> None:
+    folder = descriptions.DescriptionFolder(tmp_path / "d")
+    folder.save("a", b"1")
+    (tmp_path / "d" / "a").chmod(0o644)
+    (tmp_path / "d" / f".a.{os.getpid()}.new").write_text("of one that was killed")
+    folder.save("a", b"2")
+    assert folder.load("a") == b"2"
+    assert [path.name for path in (tmp_path / "d").iterdir()] == ["a"]
+    assert (tmp_path / "d" / "a").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_cache_that_cannot_be_used_is_logged_alone(tmp_path: Path) -> None:
+    folder = descriptions.DescriptionFolder(tmp_path / "none" / "d")
+    with capture_logs() as logs:
+        folder.save("a", b"1")
+        assert folder.load("a") is None
+        (tmp_path / "d" / "a").mkdir(parents=True)
+        assert descriptions.DescriptionFolder(tmp_path / "d").load("a") is None
+    assert [(line["event"], line["errno"]) for line in logs] == [
+        ("description cache not writable", errno.ENOENT),
+        ("description cache not readable", errno.EISDIR),
+    ]
+
+
+def test_a_manifest_is_another_with_its_program_its_files_and_its_path(tmp_path: Path) -> None:
+    program, script = tmp_path / "bin" / "agent", tmp_path / "script.py"
+    program.parent.mkdir()
+    program.write_text("")
+    program.chmod(0o755)
+    script.write_text("")
+    (tmp_path / "empty").mkdir()
+    env, command = {"PATH": str(program.parent)}, ["agent", str(script), "--option"]
+    seen = [descriptions.manifest_identity("{}", command, env)]
+    assert descriptions.manifest_identity("{}", command, env) == seen[0]
+    seen.append(descriptions.manifest_identity('{"a": 1}', command, env))
+    seen.append(descriptions.manifest_identity("{}", command, {"PATH": str(tmp_path / "empty")}))
+    os.utime(program, ns=(1, 1))
+    seen.append(descriptions.manifest_identity("{}", command, env))
+    script.write_text("changed")
+    seen.append(descriptions.manifest_identity("{}", command, env))
+    assert len(set(seen)) == len(seen)
+
+
+def test_the_state_of_a_package_is_that_of_its_own_files_up_to_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("b.py", "a.py", "__pycache__/a.pyc", "sub/c.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    files = [str(tmp_path / name) for name in ("a.py", "b.py", "sub/c.py")]
+    assert list(descriptions._files(tmp_path)) == files
+    assert list(descriptions._files(tmp_path / "a.py")) == files[:1]
+    marks: list[Any] = list(descriptions._marks(iter([*files, str(tmp_path / "gone"), "\0"])))
+    assert [(path, size) for path, _, size in marks] == [(path, len(path) - len(f"{tmp_path}/")) for path in files]
+    monkeypatch.setattr(descriptions, "_MOST_FILES", 2)
+    assert list(descriptions._marks(iter(files))) == marks[:2]
 
 
 def test_a_package_that_was_changed_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

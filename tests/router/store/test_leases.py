@@ -1,0 +1,60 @@
+"""How often a router renews its lease, and what it makes of a renewal that fails."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from dragoman.router.storage import leases
+from dragoman.router.storage.database import StoreError
+from structlog.testing import capture_logs
+
+
+class Leases:
+    """Renews a lease, or fails, as it is set up."""
+
+    def __init__(self, *failures: StoreError | None) -> None:
+        self._failures = iter(failures)
+        self.renewed: list[tuple[str, float]] = []
+
+    async def renew(self, owner: str, lease_until: float) -> None:
+        self.renewed.append((owner, lease_until))
+        if (failure := next(self._failures)) is not None:
+            raise failure
+
+
+def ownership(of: Leases, lease_s: float = leases.LEASE_S) -> tuple[leases.RunOwnership, list[str]]:
+    replaced: list[str] = []
+    store: Any = SimpleNamespace(leases=of)
+    writer: Any = SimpleNamespace(replaced=lambda: replaced.append("replaced"))
+    clock: Any = SimpleNamespace(time=lambda: 100.0)
+    return leases.RunOwnership(store, writer, clock, "o", lease_s), replaced
+
+
+@pytest.mark.parametrize(("lease_s", "pauses"), [(15.0, [5.0, 1.0, 5.0]), (0.6, [0.2, 0.2, 0.2])])
+async def test_a_lease_is_renewed_three_times_before_it_ends_and_soon_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch, lease_s: float, pauses: list[float]
+) -> None:
+    paused: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 3:
+            raise asyncio.CancelledError
+
+    of = Leases(None, StoreError("disk is full"), None)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await ownership(of, lease_s)[0].keep()
+    assert paused == pytest.approx(pauses)
+    assert of.renewed == [("o", 100.0 + lease_s)] * 3
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_renewal_that_fails_is_logged_and_a_replaced_log_is_opened_anew(is_replaced: bool) -> None:
+    error = StoreError("no such table", is_replaced=is_replaced)
+    tested, replaced = ownership(Leases(error))
+    with capture_logs() as logs:
+        assert not await tested.renew()
+    assert logs == [{"event": "lease not renewed", "why": "no such table", "log_level": "warning"}]
+    assert replaced == (["replaced"] if is_replaced else [])
