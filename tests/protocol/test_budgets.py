@@ -475,3 +475,14 @@ def test_caps_are_lowered_to_those_of_another_budget_in_its_currency() -> None:
     assert refused is not None
     assert (refused.path, refused.description) == ("limits.budget.currency", "must be USD")
     assert budget.tool_calls == 4, "nothing is lowered"
+
+
+def test_a_lowered_cost_is_in_the_currency_of_the_cap() -> None:
+    budget = pb.Budget(cost="3")
+    assert lowered_budget(budget, pb.Budget(cost="2", currency="USD")) is None
+    assert budget == pb.Budget(cost="2", currency="USD")
+    assert lowered_budget(budget, pb.Budget(cost="1")) is None
+    assert budget == pb.Budget(cost="1")
+    above = budget_excess(pb.Budget(cost="3", currency="EUR"), pb.Budget(cost="2"))
+    assert [(one.path, one.description) for one in above] == [("limits.budget.currency", "must be USD")]
+    assert budget_excess(pb.Budget(cost="2", currency="USD"), pb.Budget(cost="2")) == []

@@ -165,6 +165,24 @@ async def test_a_host_may_be_percent_encoded(request: pytest.FixtureRequest) -> 
     await database.close()
 
 
+async def test_a_log_that_is_current_is_not_changed_when_it_is_opened(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unexpected(_database: PostgresDatabase) -> None:
+        raise AssertionError("it was migrated")
+
+    url = new_postgres(request)
+    database = PostgresDatabase(url)
+    await database.open()
+    await database.close()
+    monkeypatch.setattr(PostgresDatabase, "_migrate", unexpected)
+    again = PostgresDatabase(url)
+    await again.open()
+    await again.close()
+    with pytest.raises(StoreError, match="the run log is not open"):
+        await again.fetch("SELECT 1", {})
+
+
 async def test_both_spellings_of_its_url_are_understood(request: pytest.FixtureRequest, folder: Path) -> None:
     url = new_postgres(request).replace("postgresql://", "postgres://", 1)
     async with routing(config(folder, run_log=url)) as (_router, caller):
