@@ -51,8 +51,8 @@ def test_openclaw_gets_them_with_the_turn() -> None:
     ]
 
 
-def test_pi_gets_them_by_path() -> None:
-    job = job_of(PiAdapter(), request_of(prompt="Look."), attachments=FILES)
+def test_an_old_pi_gets_them_by_path() -> None:
+    job = job_of(PiAdapter(), request_of(prompt="Look."), attachments=FILES, version="0.73.1")
     assert [word for word in PiAdapter().plan(job).argv if word.startswith("@")] == ["@/files/shot.png"]
 
 

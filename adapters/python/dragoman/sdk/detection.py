@@ -3,7 +3,7 @@
 from dragoman.sdk._detection.agent import SelectedModel, program_environment, stored_file, stored_object
 from dragoman.sdk._detection.auth import AuthFinding
 from dragoman.sdk._detection.checks import Checks
-from dragoman.sdk._detection.programs import converse, dialogue, find_executable, probe
+from dragoman.sdk._detection.programs import converse, dialogue, find_executable, probe, version_of
 from dragoman.sdk._output.billing import Billing, key_billing
 from dragoman.sdk._run.login_lock import LoginLocks, RenewingLogin
 
@@ -22,4 +22,5 @@ __all__ = [
     "program_environment",
     "stored_file",
     "stored_object",
+    "version_of",
 ]

@@ -32,6 +32,7 @@ from dragoman.sdk._output.parser import (
     plan_entry,
     text_event,
 )
+from dragoman.sdk._output.pending_inputs import PendingInputs
 from dragoman.sdk._output.retries import Retries
 from dragoman.sdk._output.text_items import TextItems
 from dragoman.sdk._output.tool_calls import FileTool, Kinds, ToolCalls, host_of, one_line
@@ -52,6 +53,7 @@ __all__ = [
     "Kinds",
     "LineSplitter",
     "NotUpdated",
+    "PendingInputs",
     "Retries",
     "Steering",
     "Steers",

@@ -1,4 +1,4 @@
-"""Points in time in frames, where what has another type reads as absent; and versions. Pure."""
+"""Points in time in frames, where what has another type reads as absent. Pure."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -15,9 +15,3 @@ def moment(fields: Fields, key: str) -> datetime | None:
     if seconds is None or not 0 < seconds <= _LATEST_S:
         return None
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def version_of(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version."""
-    digits = version.split("-", 1)[0].split("+", 1)[0].split(".")
-    return tuple(int(part) for part in digits if part.isdecimal())

@@ -10,7 +10,7 @@ from typing import Final
 from dragoman.adapters.claude_code import control
 from dragoman.sdk import Output, Write
 from dragoman.sdk.fields import Fields, text
-from dragoman.sdk.parsing import Steering, Untaken
+from dragoman.sdk.parsing import PendingInputs, Steering
 
 _TAKEN: Final = frozenset({"started", "completed"})
 _REFUSED: Final = frozenset({"cancelled", "discarded", "refused"})
@@ -25,17 +25,17 @@ class Inputs:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._pending: dict[str, Steering] = {}
+        self._inputs = PendingInputs()
 
     @property
     def waits(self) -> bool:
         """Whether Claude Code has one that it has not begun with: another turn follows then."""
-        return bool(self._pending)
+        return self._inputs.waits
 
     def give(self, steering: Steering) -> Output:
         """Give it an input; a slash at its beginning is text, as in a prompt."""
         name = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self._run_id}/{steering.input_id}"))
-        self._pending[name] = steering
+        self._inputs.add(name, steering)
         prompt = steering.prompt
         words = f" {prompt}" if prompt.startswith("/") else prompt
         return Write(control.user_message(words, name, images=steering.images))
@@ -43,7 +43,6 @@ class Inputs:
     def changed(self, frame: Fields) -> list[Output]:
         """Take ``command_lifecycle``: an input is queued, begun with, or done."""
         name, state = text(frame, "command_uuid"), text(frame, "state")
-        if name not in self._pending or state not in _TAKEN | _REFUSED:
-            return []
-        steering = self._pending.pop(name)
-        return [steering.taken if state in _TAKEN else Untaken(steering.input_id)]
+        if state in _TAKEN:
+            return self._inputs.taken(name)
+        return self._inputs.refused(name) if state in _REFUSED else []

@@ -8,12 +8,13 @@ from dragoman.adapters.claude_code import control
 from dragoman.adapters.claude_code.calls import Calls
 from dragoman.adapters.claude_code.changes import Changes
 from dragoman.adapters.claude_code.classify import Wrong, read_error, terminal_of_result
-from dragoman.adapters.claude_code.fields import moment, version_of
+from dragoman.adapters.claude_code.fields import moment
 from dragoman.adapters.claude_code.inputs import Inputs
 from dragoman.adapters.claude_code.stream import CALLS, MessageStream
 from dragoman.adapters.claude_code.system import TESTED_VERSION, SystemFrames
 from dragoman.adapters.claude_code.usage import PROVIDER, RunTotals, session_usage
 from dragoman.sdk import Answer, Ask, CloseInput, Line, Output, Report, Stream, Terminal, Withdraw, Write
+from dragoman.sdk.detection import version_of
 from dragoman.sdk.fields import Fields, as_string, compact, count, inner, objects, text
 from dragoman.sdk.parsing import Handler, JsonLinesParser, Steering, Untaken, Update, call_usage, notice_event
 from dragoman.v1 import event_pb2 as pb

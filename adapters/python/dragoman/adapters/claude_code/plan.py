@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from dragoman.adapters.claude_code import control
-from dragoman.adapters.claude_code.fields import version_of
 from dragoman.adapters.claude_code.system import TESTED_VERSION
 from dragoman.sdk import CancelStep, Job, Plan
+from dragoman.sdk.detection import version_of
 from dragoman.sdk.fields import JsonValue, as_bool, as_int, as_number, as_string, as_string_list, compact
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb

@@ -7,7 +7,7 @@ from dragoman.adapters.codex.plan import input_items
 from dragoman.sdk import Output, Write
 from dragoman.sdk.fields import Fields, inner, text
 from dragoman.sdk.jsonrpc import Peer, Response
-from dragoman.sdk.parsing import Steering, Untaken
+from dragoman.sdk.parsing import PendingInputs, Steering
 
 _TAG: Final = "turn/steer"
 
@@ -23,12 +23,12 @@ class Inputs:
     def __init__(self, peer: Peer[str], run_id: str) -> None:
         self._peer = peer
         self._run_id = run_id
-        self._pending: dict[str, Steering] = {}
+        self._inputs = PendingInputs()
 
     def give(self, steering: Steering, thread: str, turn: str) -> Output:
         """Give Codex an input for a turn; it rejects one for a turn that is over."""
         name = f"{self._run_id}/{steering.input_id}"
-        self._pending[name] = steering
+        self._inputs.add(name, steering)
         params = {
             "threadId": thread,
             "expectedTurnId": turn,
@@ -42,11 +42,9 @@ class Inputs:
         tag, _, name = answer.tag.partition(" ")
         if tag != _TAG:
             return None
-        steering = self._pending.pop(name, None) if answer.error is not None else None
-        return [] if steering is None else [Untaken(steering.input_id)]
+        return self._inputs.refused(name) if answer.error is not None else []
 
     def noted(self, params: Fields) -> Iterable[Output]:
         """Take an item of the conversation, which may be an input that Codex has put there."""
         item = inner(params, "item")
-        steering = self._pending.pop(text(item, "clientId"), None) if text(item, "type") == "userMessage" else None
-        return [] if steering is None else [steering.taken]
+        return self._inputs.taken(text(item, "clientId")) if text(item, "type") == "userMessage" else []

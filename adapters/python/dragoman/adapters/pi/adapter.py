@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from dragoman.adapters.pi.parse import PiParser
+from dragoman.adapters.pi.rpc import PiRpcParser, as_text, has_rpc, opening
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report
 from dragoman.sdk.detection import Billing, SelectedModel, stored_object
 from dragoman.sdk.failures import failure_of_evidence
 from dragoman.sdk.fields import as_string, inner, text
-from dragoman.sdk.run import offered_tools, options
+from dragoman.sdk.run import INTERRUPT, TERMINATE, offered_tools, options
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
@@ -22,6 +23,7 @@ class PiAdapter(CommandLineAdapter):
 
     def plan(self, job: Job) -> Plan:
         """Say how to run pi: the prompt goes in by standard input, everything comes out as lines of JSON."""
+        is_rpc = has_rpc(job.version)
         offered, notices = offered_tools("pi", self.spec.tools, job.permissions)
         system = job.standing_text.encode()
         is_fork = job.session.disposition == pb.SESSION_DISPOSITION_FORK
@@ -33,21 +35,24 @@ class PiAdapter(CommandLineAdapter):
             "--append-system-prompt": str(job.run_dir / "system.md") if system else "",
             "--tools": ",".join(offered) if notices else "",
         }
-        arguments = ["--mode", "json", "--print", *options(values), *(() if offered else ["--no-tools"])]
+        mode = ("--mode", "rpc") if is_rpc else ("--mode", "json", "--print")
+        arguments = [*mode, *options(values), *(() if offered else ["--no-tools"])]
         for skill in job.skills if job.skills_dir else ():
             arguments += ("--skill", f"{job.skills_dir}/{skill.name}")
-        arguments += [f"@{image.path}" for image in job.images]
+        arguments += [] if is_rpc else [f"@{image.path}" for image in job.images]
         return Plan(
             argv=(job.executable, *arguments, *job.settings.extra_args),
-            stdin=f" {job.prompt}".encode() if job.prompt.startswith("/") else job.prompt.encode(),
+            stdin=opening(job.prompt, job.images) if is_rpc else as_text(job.prompt).encode(),
+            keep_stdin_open=is_rpc,
             env={"PI_OFFLINE": "1", "PI_TELEMETRY": "0"},  # no updates while runs use it
             files={"system.md": system} if system else {},
             notices=notices,
+            cancel=INTERRUPT if is_rpc else TERMINATE,
         )
 
     def parser(self, job: Job) -> Parser:
         """Return what understands its output."""
-        return PiParser(job.roots)
+        return PiRpcParser(job.roots) if has_rpc(job.version) else PiParser(job.roots)
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Say what its own words mean: ``errorMessage`` of the last message, or a line on standard error."""

@@ -1,12 +1,13 @@
 """What pi says, line by line. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from dragoman.sdk import FailureInfo, Output, Terminal, parsing
 from dragoman.sdk.fields import Fields, count, inner, number, objects, text
-from dragoman.sdk.parsing import JsonLinesParser, ToolCalls, UsageTotals
+from dragoman.sdk.parsing import Handler, JsonLinesParser, ToolCalls, Update, UsageTotals
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
@@ -16,6 +17,7 @@ _TOKENS: Final = {"input": "input", "output": "output", "cacheRead": "cache_read
 _SILENT: Final = (
     *("turn_start", "turn_end", "auto_retry_end", "tool_execution_update"),
     *("agent_settled", "entry_appended"),  # since it is @earendil-works/pi-coding-agent
+    *("queue_update", "session_info_changed", "thinking_level_changed"),
 )
 _CUT: Final = "The model's answer was cut at its limit of output tokens."
 _UNCOUNTED: Final = (
@@ -27,7 +29,7 @@ _UNCOUNTED: Final = (
 class PiParser(JsonLinesParser):
     """Understands one attempt. In most versions a frame of a message holds all of it so far."""
 
-    def __init__(self, roots: Sequence[str] = ()) -> None:
+    def __init__(self, roots: Sequence[str] = (), further: Mapping[str, Handler] = MappingProxyType({})) -> None:
         super().__init__(
             {
                 "session": lambda frame: [self.session_event(text(frame, "id"))],
@@ -37,10 +39,11 @@ class PiParser(JsonLinesParser):
                 "tool_execution_start": self._runs,
                 "tool_execution_end": self._has_run,
                 "auto_retry_start": self._retry,
-                "agent_start": lambda _: self.retries.end(),
                 "agent_end": self._done,
-                "compaction_start": lambda frame: [parsing.compaction_event(text(frame, "reason"))],
-                "compaction_end": _compacted,
+                "agent_start": lambda _: self.retries.end(),
+                "compaction_start": compaction,
+                "compaction_end": compaction,
+                **further,
             },
             silent=_SILENT,
             once=True,
@@ -50,6 +53,10 @@ class PiParser(JsonLinesParser):
         self._message = 0
         self._answer: list[str] = []
         """Items of the last message's text."""
+
+    def update(self, update: Update) -> Iterable[Output] | None:
+        """Reject a change: in JSON mode pi takes a model only when it starts."""
+        return [parsing.NotUpdated(update.update_id, "this version of pi takes a model only when it starts")]
 
     def _begun(self, frame: Fields) -> Iterable[Output]:
         self._message += text(inner(frame, "message"), "role") == "assistant"
@@ -121,8 +128,12 @@ class PiParser(JsonLinesParser):
         return ()
 
 
-def _compacted(frame: Fields) -> Iterator[Output]:
+def compaction(frame: Fields) -> Iterator[Output]:
+    """Take ``compaction_start`` or ``compaction_end``."""
     result, error, trigger = inner(frame, "result"), text(frame, "errorMessage"), text(frame, "reason")
+    if text(frame, "type") == "compaction_start":
+        yield parsing.compaction_event(trigger)
+        return
     before = count(result, "tokensBefore")
     yield parsing.compaction_event(trigger, text(result, "summary"), finished=True, tokens_before=before)
     if error or not result:

@@ -113,6 +113,12 @@ def parse_version(text: str) -> str | None:
     return None
 
 
+def version_of(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, which compare as versions do."""
+    digits = version.split("-", 1)[0].split("+", 1)[0].split(".")
+    return tuple(int(part) for part in digits if part.isdecimal())
+
+
 async def converse(
     argv: Sequence[str],
     env: Mapping[str, str],

@@ -4,6 +4,12 @@ from typing import Final
 
 from dragoman.testkit.profiles.agent_profile import AgentProfile, NativeTool
 
+_MODEL: Final = (
+    '{{{{"id": "scripted-{0}", "name": "Scripted {0}", "reasoning": true, "input": ["text", "image"],'
+    ' "cost": {{{{"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 1}}}},'
+    ' "contextWindow": 200000, "maxTokens": 32000}}}}'
+)
+
 PI: Final = AgentProfile(
     executable="pi",
     config=".pi/agent",
@@ -11,10 +17,7 @@ PI: Final = AgentProfile(
     model={"SCRIPTED_API_KEY": "{key}"},
     model_files={
         ".pi/agent/models.json": '{{"providers": {{"scripted": {{"baseUrl": "{url}/v1", "apiKey": "SCRIPTED_API_KEY",'
-        ' "api": "openai-completions", "models": ['
-        '{{"id": "scripted-1", "name": "Scripted 1", "reasoning": true, "input": ["text", "image"],'
-        ' "cost": {{"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 1}},'
-        ' "contextWindow": 200000, "maxTokens": 32000}}]}}}}}}',
+        f' "api": "openai-completions", "models": [{_MODEL.format(1)}, {_MODEL.format(2)}]}}}}}}}}}}}}',
         ".pi/agent/settings.json": '{{"defaultProvider": "scripted", "defaultModel": "scripted-1"}}',
     },
     tools={
