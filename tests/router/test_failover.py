@@ -17,7 +17,7 @@ class Log:
     def __init__(self, error: Exception, owner: str = "o") -> None:
         self.owner = owner
         self.store = SimpleNamespace(leases=self)
-        self.ownership = self
+        self.ownership = self.health = self
         self.failures = 0
         self._error = error
 

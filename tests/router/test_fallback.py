@@ -452,7 +452,7 @@ async def test_an_adapter_that_is_full_refuses_or_lets_wait_as_the_caller_choose
 async def test_a_reader_that_joins_a_waiting_run_gets_its_state_and_heartbeats(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.router.runs.notices._HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("dragoman.router.runs.notices.HEARTBEAT_AFTER_S", 0.05)
     async with among(folder, ("one",), max_runs={"one": 1}) as (caller, sidecars):
         first = Stream(caller.adapter.Execute(request({"one": [[{"gate": "g"}, {"end": "SUCCEEDED"}]]})))
         await first.until("started")

@@ -23,12 +23,10 @@ class Leases:
             raise failure
 
 
-def ownership(of: Leases, lease_s: float = leases.LEASE_S) -> tuple[leases.RunOwnership, list[str]]:
-    replaced: list[str] = []
+def ownership(of: Leases, lease_s: float = leases.LEASE_S) -> leases.RunOwnership:
     store: Any = SimpleNamespace(leases=of)
-    writer: Any = SimpleNamespace(replaced=lambda: replaced.append("replaced"))
     clock: Any = SimpleNamespace(time=lambda: 100.0)
-    return leases.RunOwnership(store, writer, clock, "o", lease_s), replaced
+    return leases.RunOwnership(store, clock, "o", lease_s)
 
 
 @pytest.mark.parametrize(("lease_s", "pauses"), [(15.0, [5.0, 1.0, 5.0]), (0.6, [0.2, 0.2, 0.2])])
@@ -45,16 +43,12 @@ async def test_a_lease_is_renewed_three_times_before_it_ends_and_soon_after_a_fa
     of = Leases(None, StoreError("disk is full"), None)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        await ownership(of, lease_s)[0].keep()
+        await ownership(of, lease_s).keep()
     assert paused == pytest.approx(pauses)
     assert of.renewed == [("o", 100.0 + lease_s)] * 3
 
 
-@pytest.mark.parametrize("is_replaced", [False, True])
-async def test_a_renewal_that_fails_is_logged_and_a_replaced_log_is_opened_anew(is_replaced: bool) -> None:
-    error = StoreError("no such table", is_replaced=is_replaced)
-    tested, replaced = ownership(Leases(error))
+async def test_a_renewal_that_fails_is_logged() -> None:
     with capture_logs() as logs:
-        assert not await tested.renew()
+        assert not await ownership(Leases(StoreError("no such table"))).renew()
     assert logs == [{"event": "lease not renewed", "why": "no such table", "log_level": "warning"}]
-    assert replaced == (["replaced"] if is_replaced else [])

@@ -30,12 +30,12 @@ async def test_what_others_wait_for_is_urgent(does: Callable[[Writer, LoggedRun]
     writer = Writer(store, waiting_bytes=1000)
     run = WriterHarness(store, writer).run()
     writer.backlog.changed(run)
-    writer._signals.work.clear()
+    writer.backlog.work.clear()
     done = does(writer, run)
     waits = asyncio.ensure_future(done) if asyncio.iscoroutine(done) else None
     for _ in range(3):
         await asyncio.sleep(0)
-    assert writer._signals.work.is_set()
-    assert writer._signals.hurry.is_set() == hurries
+    assert writer.backlog.work.is_set()
+    assert writer.backlog.hurry.is_set() == hurries
     if waits is not None:
         waits.cancel()
