@@ -17,6 +17,9 @@ from tests.hostile import DEADLINE_S, is_alive
 
 SERVES = 'exec 3<>"$1"; echo ready; while read -r line <&3; do eval "$line"; done'
 
+RUN, OTHER = f"run-{secrets.token_hex(8)}", f"run-{secrets.token_hex(8)}"
+"""Markers that tests in other processes do not have: the end of a run kills everything that carries its own."""
+
 LEFT = {
     "plain": "{run} sleep {s} &",
     "child": "{run} sh -c 'env -i /bin/sleep {s}; :' &",
@@ -70,29 +73,29 @@ async def shared(tmp_path: Path) -> AsyncIterator[Shared]:
 async def test_all_that_a_run_left_is_ended_and_the_program_lives(shared: Shared) -> None:
     helper = await shared.start("sleep {s} &")
     assert variable(helper, MARKER)
-    left = [await shared.start(line, "run-1") for line in LEFT.values()]
-    assert await shared.program.end_run("run-1", frozenset(), is_alone=True)
+    left = [await shared.start(line, RUN) for line in LEFT.values()]
+    assert await shared.program.end_run(RUN, frozenset(), is_alone=True)
     assert [pid for pid in left if is_alive(pid)] == []
     assert is_alive(helper)
     assert shared.program.is_alive
 
 
 async def test_nothing_of_another_run_is_ended(shared: Shared) -> None:
-    mine = [await shared.start(LEFT[kind], "run-1") for kind in ("plain", "child")]
-    others = [await shared.start(LEFT[kind], "run-2") for kind in ("plain", "child")]
-    assert await shared.program.end_run("run-1", frozenset(), is_alone=False)
+    mine = [await shared.start(LEFT[kind], RUN) for kind in ("plain", "child")]
+    others = [await shared.start(LEFT[kind], OTHER) for kind in ("plain", "child")]
+    assert await shared.program.end_run(RUN, frozenset(), is_alone=False)
     assert [pid for pid in mine if is_alive(pid)] == []
     assert [pid for pid in others if is_alive(pid)] == others
-    assert await shared.program.end_run("run-2", frozenset(), is_alone=True)
+    assert await shared.program.end_run(OTHER, frozenset(), is_alone=True)
     assert [pid for pid in others if is_alive(pid)] == []
 
 
 @pytest.mark.parametrize("kind", ["alone", "daemon", "deaf"])
 async def test_what_may_be_anybodys_is_left_to_the_last(shared: Shared, kind: str) -> None:
-    stray = await shared.start(LEFT[kind], "run-1")
-    assert not await shared.program.end_run("run-1", frozenset(), is_alone=False)
+    stray = await shared.start(LEFT[kind], RUN)
+    assert not await shared.program.end_run(RUN, frozenset(), is_alone=False)
     assert is_alive(stray)
-    assert await shared.program.end_run("run-2", frozenset(), is_alone=True)
+    assert await shared.program.end_run(OTHER, frozenset(), is_alone=True)
     assert not is_alive(stray)
 
 
@@ -100,31 +103,31 @@ async def test_what_was_there_before_the_run_is_not_the_runs(shared: Shared) -> 
     """A server of the program's own, which it starts with an environment of its own."""
     server = await shared.start(LEFT["alone"].replace("(exec", "exec").replace(") &", " &"))
     earlier = await shared.program.begin_run()
-    left = [await shared.start(line, "run-1") for line in LEFT.values()]
-    assert await shared.program.end_run("run-1", earlier, is_alone=True)
+    left = [await shared.start(line, RUN) for line in LEFT.values()]
+    assert await shared.program.end_run(RUN, earlier, is_alone=True)
     assert [pid for pid in left if is_alive(pid)] == []
     assert is_alive(server)
     earlier = await shared.program.begin_run()
-    assert await shared.program.end_run("run-2", earlier, is_alone=False)
+    assert await shared.program.end_run(OTHER, earlier, is_alone=False)
     assert is_alive(server)
 
 
 async def test_a_program_that_has_ended_has_taken_all_with_it(shared: Shared, tmp_path: Path) -> None:
-    left = [await shared.start(line, "run-1") for line in LEFT.values()]
+    left = [await shared.start(line, RUN) for line in LEFT.values()]
     assert shared.program.pid is not None
     os.kill(shared.program.pid, signal.SIGKILL)
     assert await shared.program.stop(DEADLINE_S)
     assert not (tmp_path / "private").exists()
     assert not shared.program.is_alive
-    assert await shared.program.end_run("run-1", frozenset(), is_alone=True)
+    assert await shared.program.end_run(RUN, frozenset(), is_alone=True)
     assert [pid for pid in left if is_alive(pid)] == []
 
 
 async def test_without_its_guard_nothing_is_proven(shared: Shared) -> None:
-    left = await shared.start(LEFT["plain"], "run-1")
+    left = await shared.start(LEFT["plain"], RUN)
     assert shared.program.pid is not None
     os.kill(psutil.Process(shared.program.pid).ppid(), signal.SIGKILL)
-    assert not await shared.program.end_run("run-1", frozenset(), is_alone=True)
+    assert not await shared.program.end_run(RUN, frozenset(), is_alone=True)
     assert not is_alive(left)
     assert not await shared.program.stop(0)
     assert not shared.program.is_alive
