@@ -223,11 +223,6 @@ def is_too_large(error: grpc.aio.AioRpcError) -> bool:
     return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and is_ours
 
 
-def too_large(error: grpc.aio.AioRpcError) -> str:
-    """Return what came that was too large to be received; empty if that is not why the call failed."""
-    return f"an event of over {MAX_REQUEST_BYTES // MIB + 1} MiB" if is_too_large(error) else ""
-
-
 def unavailable(message: str, retry_after_s: float = RETRY_S) -> DragomanError:
     """Return the error for an adapter that cannot be reached or started."""
     return DragomanError(Reason.ADAPTER_UNAVAILABLE, message, retry_after_s=retry_after_s)

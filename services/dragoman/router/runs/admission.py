@@ -5,7 +5,6 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-from dragoman.protocol.budgets import BudgetMeter
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.texts import enum_name
@@ -80,10 +79,8 @@ class AdmissionController:
         options = adapter_pb2.ExecuteRequest(fallback=request.fallback, admission=request.admission)
         request.ClearField("fallback")
         request.ClearField("admission")
-        course = Course(Rules(options.fallback, self._policy.upstream_retries))
-        if request.limits.budget.ByteSize():
-            course.meter = BudgetMeter(request.limits.budget)
-        run.course, run.suggest = course, lambda: self._candidates(run.record.adapter)
+        run.course = Course(Rules(options.fallback, self._policy.upstream_retries))
+        run.suggest = lambda: self._candidates(run.record.adapter)
         return options
 
     @contextlib.asynccontextmanager
@@ -108,8 +105,20 @@ class AdmissionController:
         opened = self._breakers.rejection(key, run.run_id, self._clock.time())
         if opened is not None and not options.admission.ignore_breaker:
             raise _is_open(run, key.adapter, opened)
-        async with self._acquire(run, longest_wait_s(options)):
+        wait_s, record = longest_wait_s(options), run.backend.record
+        most = record.description.capabilities.max_concurrent_runs if record.description is not None else 0
+        most *= run.backend.process_count
+        limit, adapter, granted = self._limiter.limit(record.type, record.names, most), record.type, asyncio.Event()
+        is_crowded = self._limiter.queued(adapter) >= MAX_QUEUED
+        slot = self._limiter.acquire(adapter, limit, granted.set)
+        try:
+            if not granted.is_set() and wait_s and not is_crowded:
+                await self._wait(run, granted, wait_s)
+            if not granted.is_set() and not run.is_ending:
+                raise _full(adapter, limit, waited=bool(wait_s))
             yield
+        finally:
+            self._limiter.release(slot)
 
     @contextlib.contextmanager
     def attempt(
@@ -127,7 +136,13 @@ class AdmissionController:
         """
         key = self._key(run, request)
         if not run.is_ending:
-            self._admit(key, run, is_forced=options.admission.ignore_breaker)
+            # Asked again, as it may have opened while the run waited for its slot.
+            is_forced = options.admission.ignore_breaker
+            opened = self._breakers.admit(key, run.run_id, self._clock.time(), is_forced=is_forced)
+            if opened is not None:
+                raise _is_open(run, key.adapter, opened)
+            if self._breakers.is_probe(key, run.run_id):
+                self._changes.notify()
         assert run.course is not None
         run.course.on_progress = lambda: self._works(key, run)
         try:
@@ -138,36 +153,11 @@ class AdmissionController:
     def _key(self, run: Run, request: adapter_pb2.ExecuteRequest) -> BreakerKey:
         return breaker_key(run.backend.record.type, request, self._run_log.digests.keyed)
 
-    def _admit(self, key: BreakerKey, run: Run, *, is_forced: bool) -> None:
-        """Ask the breaker for a run that has its slot: it may have opened while the run waited."""
-        opened = self._breakers.admit(key, run.run_id, self._clock.time(), is_forced=is_forced)
-        if opened is not None:
-            raise _is_open(run, key.adapter, opened)
-        if self._breakers.is_probe(key, run.run_id):
-            self._changes.notify()
-
     async def keep(self, run: Run, work: Awaitable[None]) -> None:
         """Count a run that another router admitted while ``work`` goes on; it gets a slot beyond the limit, too."""
         slot = self._limiter.acquire(run.record.adapter, None, lambda: None)
         try:
             await work
-        finally:
-            self._limiter.release(slot)
-
-    @contextlib.asynccontextmanager
-    async def _acquire(self, run: Run, wait_s: float) -> AsyncIterator[None]:
-        record = run.backend.record
-        most = record.description.capabilities.max_concurrent_runs if record.description is not None else 0
-        most *= run.backend.process_count
-        limit, adapter, granted = self._limiter.limit(record.type, record.names, most), record.type, asyncio.Event()
-        is_crowded = self._limiter.queued(adapter) >= MAX_QUEUED
-        slot = self._limiter.acquire(adapter, limit, granted.set)
-        try:
-            if not granted.is_set() and wait_s and not is_crowded:
-                await self._wait(run, granted, wait_s)
-            if not granted.is_set() and not run.is_ending:
-                raise _full(adapter, limit, waited=bool(wait_s))
-            yield
         finally:
             self._limiter.release(slot)
 

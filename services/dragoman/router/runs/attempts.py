@@ -41,6 +41,7 @@ class AttemptScheduler:
         clock: time and chance.
         options: the caller's ``fallback`` and ``admission``.
         refuse_move: raises what keeps it from going on there, as another adapter works on its task.
+        upstream: follows it.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class AttemptScheduler:
         clock: Clock,
         options: adapter_pb2.ExecuteRequest,
         refuse_move: Callable[[Run, AdapterBackend], Awaitable[None]],
+        upstream: UpstreamStream,
     ) -> None:
         assert run.course is not None
         self._run = run
@@ -58,13 +60,13 @@ class AttemptScheduler:
         self._clock = clock
         self._options = options
         self._refuse_move = refuse_move
+        self._upstream = upstream
         self._first = adapter_pb2.ExecuteRequest()
         """What the first adapter got: one adapter's own settings are no other's."""
         self._own = pb.Budget()
         """The caller's."""
         self._most: Sequence[pb.Budget] = ()
         """The budgets of the router's operator."""
-        self._upstream: UpstreamStream
         self._prepare: Callable[[], Awaitable[None]]
         """Completes that."""
         self._began = 0.0
@@ -72,7 +74,6 @@ class AttemptScheduler:
 
     async def go(
         self,
-        upstream: UpstreamStream,
         request: adapter_pb2.ExecuteRequest,
         prepare: Callable[[], Awaitable[None]],
         most: Sequence[pb.Budget] = (),
@@ -80,7 +81,6 @@ class AttemptScheduler:
         """Start the run at its adapter, and follow it to its end.
 
         Args:
-            upstream: follows it.
             request: what the first adapter gets.
             prepare: completes that, by what is known only once the run has its slot there.
             most: budgets that all attempts together may use at most.
@@ -88,11 +88,10 @@ class AttemptScheduler:
         Raises:
             DragomanError: no adapter accepts it.
         """
-        self._upstream, self._first, self._prepare = upstream, request, prepare
+        self._first, self._prepare, self._most = request, prepare, most
         self._own.CopyFrom(request.limits.budget)
-        self._most = most
-        if most:
-            self._course.meter = BudgetMeter(bounded(self._own, most, None)[0])
+        if (budget := bounded(self._own, most, None)[0]).ByteSize():
+            self._course.meter = BudgetMeter(budget)
         following: adapter_pb2.ExecuteRequest | None = request
         while following is not None:
             outcome = await self._attempts(following)
@@ -104,9 +103,8 @@ class AttemptScheduler:
             self._admission.requests.permit(request, self._run.backend.record.type)
             async with self._admission.slot(self._run, request, self._options):
                 if progress_of(self._run.state).was_queued and not self._run.is_ending:
-                    await self._refuse_move(
-                        self._run, self._run.backend
-                    )  # another one may have gone elsewhere with the task
+                    # Another one may have gone elsewhere with the task.
+                    await self._refuse_move(self._run, self._run.backend)
                 _lower(self._run, request, self._own, self._most)
                 refuse(self._run, request)
                 if request is self._first and not self._run.is_ending:

@@ -151,20 +151,19 @@ class RunRegistry:
         run = self._add(Run(record, backend, self._host, orphan_after_s(request)), orphan_after_s(request))
         run.span = self.tracing.begin(run.record.adapter, request)
         run.log = run.log.bind(**run.span.trace.fields)
-        options, admission, clock = self._admission.plan(run, request), self._admission, self._host.clock
-        scheduler = AttemptScheduler(run, admission, clock, options, self.exclusion.refuse_move)
+        options = self._admission.plan(run, request)
         run.session = self.sessions.follow(run.record, session, run.notices.warn)
         remove_router_settings(request)
         # The caller's own limit is applied here; for the adapter this router is the client that may get lost.
         request.adapter = backend.record.type
         request.ClearField("batching")  # how the caller gets the events is not how the router gets them
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
-        run.start(lambda: self._go(run, scheduler, request, session), "run")
+        run.start(lambda: self._go(run, options, request, session), "run")
         run.notices.beat(lambda: not has_adapter(run.state))
         return run
 
     async def _go(
-        self, run: Run, scheduler: AttemptScheduler, request: adapter_pb2.ExecuteRequest, session: Found
+        self, run: Run, options: adapter_pb2.ExecuteRequest, request: adapter_pb2.ExecuteRequest, session: Found
     ) -> None:
         """Bring the run to its end; it is stored at the latest when it is assigned to a process."""
         try:
@@ -174,9 +173,9 @@ class RunRegistry:
                 await self.exclusion.refuse_elsewhere(run.record, run.record.adapter)
             most = await self._spending.admit(run)
             run.log.info("run accepted")
-            upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
-            await scheduler.go(
-                upstream,
+            clock, refuse_move = self._host.clock, self.exclusion.refuse_move
+            upstream = UpstreamStream(run, clock, self._reattach_s)
+            await AttemptScheduler(run, self._admission, clock, options, refuse_move, upstream).go(
                 request,
                 lambda: self.sessions.prepare(session, request, run.backend, run.session, run.notices.warn),
                 most,

@@ -20,8 +20,8 @@ import grpc
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY, RUN_TOKEN_METADATA_KEY
-from dragoman.protocol.limits import RETAIN_FINISHED_S
-from dragoman.router.adapters.channel import StreamCall, explained, is_cut, never_connected, too_large
+from dragoman.protocol.limits import MAX_REQUEST_BYTES, MIB, RETAIN_FINISHED_S
+from dragoman.router.adapters.channel import StreamCall, explained, is_cut, is_too_large, never_connected
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.ports import Clock
@@ -255,7 +255,8 @@ class UpstreamStream:
         except TimeoutError:
             raise _BrokenError(None) from None
         except grpc.aio.AioRpcError as error:
-            if what := too_large(error):
+            if is_too_large(error):
+                what = f"an event of over {MAX_REQUEST_BYTES // MIB + 1} MiB"
                 raise ProtocolViolationError(f"the adapter sent {what}") from error
             raise _BrokenError(explained(error), error.code(), was_sent=not never_connected(error)) from error
         except asyncio.CancelledError:

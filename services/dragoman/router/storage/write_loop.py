@@ -42,8 +42,8 @@ class WriteLoop:
     async def run(self) -> None:
         """Write until cancelled, or closed."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        while not (self.is_closing and not self._has_work()):
-            if not self._has_work():
+        while self._backlog.due() or not self.is_closing:
+            if not self._backlog.due():
                 self._backlog.work.clear()
                 await self._backlog.work.wait()
             if not backoff.failures:
@@ -66,9 +66,6 @@ class WriteLoop:
             else:
                 backoff.reset()
                 self._works()
-
-    def _has_work(self) -> bool:
-        return bool(self._backlog.due())
 
     async def _gather(self) -> None:
         if not self.is_closing and self._backlog.size < ROW_BYTES:
