@@ -15,7 +15,7 @@ from dragoman.router.model.ports import Clock
 from dragoman.router.model.requests import orphan_after_s, safe_labels
 from dragoman.router.model.retention import RetainedRuns
 from dragoman.router.model.run_record import RunRecord
-from dragoman.router.model.stored import StoredRun
+from dragoman.router.model.stored import SessionId, StoredRun
 from dragoman.router.model.tasks import Tasks, nothing
 from dragoman.router.policy.sessions import remove_router_settings
 from dragoman.router.runs.actor import Run, RunHost
@@ -152,7 +152,7 @@ class RunRegistry:
         run.span = self.tracing.begin(run.record.adapter, request)
         run.log = run.log.bind(**run.span.trace.fields)
         options = self._admission.plan(run, request)
-        run.session = self.sessions.follow(run.record, session, run.notices.warn)
+        run.session = self.sessions.follow(record, session.selector.store_under, run.notices.warn)
         remove_router_settings(request)
         # The caller's own limit is applied here; for the adapter this router is the client that may get lost.
         request.adapter = backend.record.type
@@ -188,10 +188,11 @@ class RunRegistry:
         if (own := self._runs.get(stored.run_id)) is not None:
             self._drop(stored.run_id)
             own.send(LeaseLost())  # the same run takes its place, and its adapter stays here
-        record, summary = RunRecord.of_stored(stored), stored.state.run
+        record, key = RunRecord.of_stored(stored), stored.state.run.session_key
         run = Run(record, backend, self._host, stored.orphan_after, Recovering(INHERITED, at))
-        if summary.HasField("session_key"):
-            run.session = self.sessions.follow_on(record, summary.session_key, run.notices.warn)
+        if stored.state.run.HasField("session_key"):
+            kept_by = SessionId(key.company_id, key.agent_id, record.adapter, key.task_key)
+            run.session = self.sessions.follow(record, kept_by, run.notices.warn)
         self._add(run, stored.orphan_after, stored)
         run.spending = self._spending.of(run)
         # A client that held it may come back, as after a stream that the server ended.

@@ -242,23 +242,19 @@ class Sessions:
             )
         return result
 
-    def follow(self, record: RunRecord, found: Found, remark: Callable[[str, str], None]) -> RunSession | None:
-        """Begin to follow what becomes of a new run's session; ``None`` if it is not stored here."""
-        kept_by = found.selector.store_under
+    def follow(
+        self, record: RunRecord, kept_by: SessionId | None, remark: Callable[[str, str], None]
+    ) -> RunSession | None:
+        """Begin to follow what becomes of a run's session.
+
+        Args:
+            record: the run.
+            kept_by: what the session that it leaves is stored by; ``None`` if it is not stored here.
+            remark: emits a notice to the run's readers: a code and a text.
+        """
         if kept_by is None:
             return None
         record.session_key = rules.key_of(kept_by)
-        return self._run_session(record, kept_by, remark)
-
-    def follow_on(
-        self, record: RunRecord, key: adapter_pb2.SessionKey, remark: Callable[[str, str], None]
-    ) -> RunSession:
-        """Follow what becomes of the session of a run that another router began."""
-        record.session_key = key
-        kept_by = SessionId(key.company_id, key.agent_id, record.adapter, key.task_key)
-        return self._run_session(record, kept_by, remark)
-
-    def _run_session(self, record: RunRecord, kept_by: SessionId, remark: Callable[[str, str], None]) -> RunSession:
         session = RunSession(record, kept_by, self._run_log.store, self._clock, remark, self._followed)
         self._followed.add(session)
         return session
