@@ -16,19 +16,16 @@ FORWARDER: Any = None
 
 @pytest.mark.parametrize("located", [Remote(STORED, FORWARDER), Finished(STORED)], ids=["remote", "finished"])
 @pytest.mark.parametrize("batching", [None, pb.Batching()], ids=["single", "batches"])
-async def test_the_same_request_attaches_where_the_run_is(
-    monkeypatch: pytest.MonkeyPatch, located: Located, batching: pb.Batching | None
-) -> None:
+async def test_the_same_request_attaches_where_the_run_is(located: Located, batching: pb.Batching | None) -> None:
     async def of_request(_request: pb.ExecuteRequest) -> Located:
         return located
 
-    async def elsewhere(_streams: object, found: Located, attach: pb.AttachRequest, _context: object) -> None:
+    async def elsewhere(found: Located, attach: pb.AttachRequest, _context: object) -> None:
         assert found is located
         attached.append(attach)
 
     attached: list[pb.AttachRequest] = []
-    monkeypatch.setattr(adapter_service, "_elsewhere", elsewhere)
-    nothing: Any = SimpleNamespace(refuse_new=lambda: None)
+    nothing: Any = SimpleNamespace(refuse_new=lambda: None, elsewhere=elsewhere)
     locator: Any = SimpleNamespace(of_request=of_request)
     servicer = adapter_service.AdapterServicer(nothing, nothing, locator, nothing, nothing, nothing)
     request = pb.ExecuteRequest(adapter="fake", prompt="p", run_id="r", batching=batching)

@@ -85,7 +85,7 @@ class AdapterServicer(QueryServicer):
             attach = pb.AttachRequest(run_id=request.run_id, hold=True)
             if request.HasField("batching"):
                 attach.batching.CopyFrom(request.batching)
-            await _elsewhere(self._streams, located, attach, context)
+            await self._streams.elsewhere(located, attach, context)
             return True
         batching = request.HasField("batching")  # before it is rewritten for its adapter
         run, is_new = (located.run, False) if located is not None else await self._acceptance.accept(request)
@@ -109,7 +109,7 @@ class AdapterServicer(QueryServicer):
         located = await _settled(self._locator, request)
         allow_read(located.facts)
         if isinstance(located, Remote | Finished):
-            await _elsewhere(self._streams, located, request, context)
+            await self._streams.elsewhere(located, request, context)
             return
         keep_alive = kept_alive(located.run, is_relayed=came_from_a_router(context))
         with keep_alive if request.hold else contextlib.nullcontext():
@@ -234,17 +234,6 @@ async def _settled(locator: RunLocator, request: pb.AttachRequest) -> Located:
         if isinstance(located.run.state, Superseded):  # the other one may have sent events already
             return await locator.resolve(request.run_id, request.adapter)
     return located
-
-
-async def _elsewhere(
-    streams: RunStreams, located: Remote | Finished, request: pb.AttachRequest, context: Context
-) -> None:
-    """Stream a run of another router, or from the log."""
-    if isinstance(located, Remote):
-        await streams.forwarded(located, request, context)
-    else:
-        after_sequence, batching = request.after_sequence, request.HasField("batching")
-        await streams.stored(located.stored, context, after_sequence=after_sequence, batching=batching)
 
 
 @contextlib.asynccontextmanager

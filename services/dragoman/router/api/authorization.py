@@ -3,7 +3,7 @@
 from dragoman.protocol import audit
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router.api.calls import bind
+from dragoman.protocol.logs import bind_context
 from msgspec import Struct
 
 
@@ -67,4 +67,4 @@ def allow(*, adapter: str = "", run_id: str = "") -> None:
     """
     audit.about(adapter=adapter, run_id=run_id)
     audit.allow()
-    bind(**{name: value for name, value in (("adapter", adapter), ("run_id", run_id)) if value})
+    bind_context(**{name: value for name, value in (("adapter", adapter), ("run_id", run_id)) if value})

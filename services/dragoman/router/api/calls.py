@@ -1,10 +1,9 @@
-"""What the services do alike with a call: read and check its request, log its facts, keep its deadline."""
+"""What the services do alike with a call: read and check its request, keep its deadline."""
 
 from typing import Any, TypeVar
 
 from dragoman.protocol.bounds import check_request
 from dragoman.protocol.errors import DragomanError, Reason, invalid
-from dragoman.protocol.logs import bind_context
 from dragoman.protocol.server import Context
 from dragoman.router.api.validation import Objection
 from dragoman.v1 import adapter_pb2
@@ -47,11 +46,6 @@ def refuse(objection: Objection | None) -> None:
     """Raise an objection to a request, if there is one."""
     if objection is not None:
         raise invalid(*objection)
-
-
-def bind(**facts: str) -> None:
-    """Put these facts into every log line of this RPC."""
-    bind_context(**facts)
 
 
 def remaining_s(context: Context) -> float | None:

@@ -4,6 +4,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TypeAlias
 
 from dragoman.protocol.errors import DragomanError
+from dragoman.protocol.logs import bind_context
 from dragoman.protocol.server import Context
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import addressed, is_cut, unavailable
@@ -12,7 +13,7 @@ from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registry import without_process
 from dragoman.router.adapters.relay import relay
 from dragoman.router.api.acceptance import Acceptance
-from dragoman.router.api.calls import bind, read, remaining_s
+from dragoman.router.api.calls import read, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.v1 import adapter_pb2 as pb
@@ -47,7 +48,7 @@ class QueryServicer:
         known = backend.record.description
         if known is not None and not backend.is_up and not backend.record.is_rejected:
             # Callers ask before each run what the adapter can do, which does not change while no process runs.
-            bind(adapter=backend.record.type)
+            bind_context(adapter=backend.record.type)
             return without_process(known).SerializeToString()
         return await self._forward("Describe", pb.DescribeRequest, data, context)
 
@@ -61,7 +62,7 @@ class QueryServicer:
             return (await self._detector.all(request)).SerializeToString()
         backend = await self._adapters.get(request.adapter)
         self._acceptance.check(request, backend.record.type, is_plain=not has_settings)
-        bind(adapter=backend.record.type)
+        bind_context(adapter=backend.record.type)
         return await self._detector.one(backend, request, data, remaining_s(context))
 
     async def TestEnvironment(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
@@ -82,7 +83,7 @@ class QueryServicer:
         request = read(pb.LoginRequest, data)
         backend = await self._adapters.get(request.adapter)
         self._acceptance.check(request, backend.record.type)
-        bind(adapter=backend.record.type)
+        bind_context(adapter=backend.record.type)
         data = addressed(pb.LoginRequest, data, request.adapter, backend.record.type)
         is_own = not request.env and not request.HasField("config")  # else the login may be kept elsewhere
 
@@ -134,7 +135,7 @@ async def call(
     Raises:
         DragomanError: its status, or ADAPTER_UNAVAILABLE.
     """
-    bind(adapter=backend.record.type)
+    bind_context(adapter=backend.record.type)
     async with process or backend.use() as instance:
         try:
             return await instance.channel.answer(method, data, timeout_s=remaining_s(context))

@@ -9,7 +9,7 @@ from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.server import Context, draining, stream_events
 from dragoman.protocol.signals import interruptible
 from dragoman.router.api.drain import Drain
-from dragoman.router.api.locate import Remote
+from dragoman.router.api.locate import Finished, Remote
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.state import Superseded, is_known, is_replayed
@@ -90,31 +90,24 @@ class RunStreams:
         """Return a reader of the events of a run that is over, from the log."""
         return StoredEventReader(self._store, stored.run_id, after_sequence, end=stored.logged)
 
-    async def stored(
-        self, stored: StoredRun, context: Context, *, after_sequence: int = 0, batching: bool = False
-    ) -> None:
-        """Write the events of a run that is over, from the log.
+    async def elsewhere(self, located: Remote | Finished, request: pb.AttachRequest, context: Context) -> None:
+        """Write the events of a run that is not this router's: those that its router sends, or from the log.
 
         Raises:
-            DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or RUN_NOT_FOUND if it is deleted meanwhile.
+            DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, RUN_NOT_FOUND if the run is deleted meanwhile,
+                ADAPTER_UNAVAILABLE, or the status of the run's router.
         """
-        await _send_id(stored.run_id, context)
-        if after_sequence > stored.logged:
-            raise _ahead(after_sequence, stored.logged)
-        # The last event is the result, which a reader that joins at the end gets again.
-        after_sequence = min(after_sequence, max(stored.logged - 1, 0))
+        stored, after_sequence, ending = located.stored, request.after_sequence, self._drain.ending
         with self._drain.stream():
-            reader = self.stored_reader(stored, after_sequence)
-            await stream_events(context, reader, batching=batching, ended_early=self._drain.ending)
-
-    async def forwarded(self, remote: Remote, request: pb.AttachRequest, context: Context) -> None:
-        """Write the events that another router, which owns the run, sends.
-
-        Raises:
-            DragomanError: its status, ADAPTER_UNAVAILABLE, or DRAINING.
-        """
-        with self._drain.stream():
-            await remote.forwarder.stream(remote.stored, request, context, ended_early=self._drain.ending)
+            if isinstance(located, Remote):
+                await located.forwarder.stream(stored, request, context, ended_early=ending)
+                return
+            await _send_id(stored.run_id, context)
+            if after_sequence > stored.logged:
+                raise _ahead(after_sequence, stored.logged)
+            # The last event is the result, which a reader that joins at the end gets again.
+            reader = self.stored_reader(stored, min(after_sequence, max(stored.logged - 1, 0)))
+            await stream_events(context, reader, batching=request.HasField("batching"), ended_early=ending)
 
 
 async def _send_id(run_id: str, context: Context) -> None:

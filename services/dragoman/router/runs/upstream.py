@@ -211,13 +211,12 @@ class UpstreamStream:
 
     def _remark(self, error: DragomanError, broken: _BrokenError) -> None:
         if error.reason is Reason.SLOW_CONSUMER:
-            self._cause = error.reason.value
+            self._cause, code = error.reason.value, "adapter_stream_behind"
             text = "The router fell behind the adapter's stream; it is attaching again to fetch the missed events."
-            self._run.notices.warn("adapter_stream_behind", text, self._cause)
         else:
-            self._cause = broken.code.name if broken.code is not None else error.code.name
+            self._cause, code = (broken.code or error.code).name, "adapter_stream_broken"
             text = f"The stream from the adapter broke ({self._cause}); the router is attaching again."
-            self._run.notices.warn("adapter_stream_broken", text, self._cause)
+        self._run.notices.warn(code, text, self._cause)
 
     def _is_refusal(self, method: str, error: DragomanError) -> bool:
         """Return whether the adapter answered that it will not do this at all."""

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 from dragoman.protocol.identity import RequestDigests, is_run_id
 from dragoman.protocol.logs import Logger
@@ -28,8 +28,6 @@ READ_S: Final = 3.0
 """How long a caller waits for the log to be read: one that takes longer is as good as none."""
 _CLOSING_S: Final = 5.0
 """How long a router that ends waits for what is not written yet."""
-
-Remark: TypeAlias = Callable[[str, str], None]
 
 _log = Logger("dragoman.router")
 
@@ -99,7 +97,7 @@ class RunLog:
         record: RunRecord,
         assignment: Callable[[], Assignment],
         orphan_after_s: float,
-        remark: Remark,
+        remark: Callable[[str, str], None],
         lost: Callable[[], None],
         stored: StoredRun | None = None,
     ) -> LoggedRun:
