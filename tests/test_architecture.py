@@ -40,7 +40,7 @@ MAY_IMPORT_IN_SDK: dict[str, set[str]] = {
     "_artifacts": set(),
     "_run": {"_artifacts", "_changes", "_encoding", "_output", "_process", "_request"},
     "adapter": {"_run", "spec"},
-    "_detection": {"_encoding", "_request", "_run", "spec"},
+    "_detection": {"_encoding", "_output", "_request", "_run", "spec"},
     "_serving": {"_output", "_process", "_request", "_run", "_skills", "adapter", "spec"},
     "_agents": {
         *("_detection", "_encoding", "_output", "_process", "_request", "_run", "_skills"),
@@ -357,6 +357,7 @@ def known_modules(path: Path, names: Mapping[str, Path]) -> set[str]:
 SDK_FRONT = {
     "__init__",
     "__main__",
+    "account",
     "detection",
     "failures",
     "fields",

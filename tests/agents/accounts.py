@@ -24,16 +24,16 @@ class AccountTests:
         assert list(response.windows) == limits
         assert harness.model_requests == [], "it costs no tokens"
 
-    @pytest.mark.proves("login with a code", features=(pb.FEATURE_LOGIN,), uses=())
-    async def test_a_login_with_a_code(self, harness: Harness) -> None:
+    @pytest.mark.proves("login by a page", features=(pb.FEATURE_LOGIN,), uses=())
+    async def test_a_login_by_a_page(self, harness: Harness) -> None:
         assert self.recipe.issuer is not None
         async with (
-            self.recipe.issuer(harness) as (env, enter),
+            self.recipe.issuer(harness) as (env, visit),
             aclosing(harness.client.login(harness.adapter, env=env)) as steps,
         ):
             prompt = (await anext(steps)).prompt
             assert prompt.url
-            enter()
+            await visit(prompt.url)
             rest = [step async for step in steps]
         assert rest == [api.LoginResponse(outcome=api.LoginOutcome())]
         assert harness.model_requests == [], "it costs no tokens"

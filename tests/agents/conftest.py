@@ -20,18 +20,20 @@ _PROOF = "proof"
 
 _LIMITS = (
     ("sdk._changes.git", "TIMEOUT_S"),
+    ("sdk._detection.account", "TURN_LIMIT_S"),
     ("sdk._detection.agent", "VERSION_LIMIT_S"),
     ("sdk._detection.agent", "AUTH_LIMIT_S"),
     ("sdk._detection.auth", "AUTH_LIMIT_S"),
     ("adapters.claude_code.login", "STATUS_LIMIT_S"),
+    ("adapters.claude_code.quota", "LIMIT_S"),
     ("adapters.codex.adapter", "_MODELS_LIMIT_S"),
     ("adapters.codex.adapter", "_SANDBOX_LIMIT_S"),
     ("adapters.codex.login", "_STATUS_LIMIT_S"),
     ("adapters.codex.quota", "LIMIT_S"),
-    ("adapters.codex.turn", "_LIMIT_S"),
+    ("adapters.copilot.quota", "LIMIT_S"),
     ("adapters.http.adapter", "CANCEL_LIMIT_S"),
     ("adapters.http.adapter", "_HEALTH_LIMIT_S"),
-    ("adapters.opencode.adapter", "_DATABASE_LIMIT_S"),
+    ("adapters.opencode.account", "_DATABASE_LIMIT_S"),
     ("adapters.opencode.adapter", "_MODELS_LIMIT_S"),
 )
 """Modules and their limits of time for short questions, which a program keeps unless the machine is busy."""

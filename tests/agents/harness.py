@@ -41,6 +41,9 @@ PATIENCE_S = 100
 TEST_S = 400
 """How long a test may take: its agent may start slowly, try again with patience, and need all of ``PATIENCE_S``."""
 
+Visit = Callable[[str], Awaitable[None]]
+"""Plays the person who opens the page of a login."""
+
 React = Callable[[pb.AgentEvent, RunStream], Awaitable[None]]
 
 
@@ -101,9 +104,7 @@ class Recipe:
     """A permission mode that is not its default. Needed if the mode can be changed while it works."""
     account: "Callable[[Harness], AbstractAsyncContextManager[list[pb.RateLimit]]] | None" = None
     """Serves an account of the agent, and yields its rate limits. Needed if they can be asked for."""
-    issuer: "Callable[[Harness], AbstractAsyncContextManager[tuple[dict[str, str], Callable[[], None]]]] | None" = (
-        None
-    )
+    issuer: "Callable[[Harness], AbstractAsyncContextManager[tuple[dict[str, str], Visit]]] | None" = None
     """Serves what logs the agent in; yields the environment for that, and what plays a person. Needed with Login."""
     skill_tool: bool = False
     """Whether the agent has a tool by which its model loads a skill."""

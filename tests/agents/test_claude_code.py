@@ -1,9 +1,13 @@
 """The real Claude Code through its adapter: what all agents must stand, and what only it does."""
 
+import asyncio
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from dragoman.adapters.claude_code import adapter
@@ -20,15 +24,84 @@ from tests.agents.harness import (
     Failing,
     Harness,
     Recipe,
+    Visit,
     answering,
     broken_server,
     processes_until,
     when,
 )
+from tests.agents.issuer import intercepting
 from tests.agents.several import FullSuite
 from tests.agents.suite import ALLOWED, ASKED, resuming
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
+
+HOSTS = ("api.anthropic.com", "platform.claude.com")
+SECRETS = ("sk-ant-oat01-of-the-issuer", "sk-ant-ort01-of-the-issuer", "code-of-the-issuer")
+"""What no event and no log may hold."""
+SCOPES = ["user:inference", "user:profile"]
+PROFILE = {
+    "account": {"uuid": "a", "email": "a@example.test", "has_claude_max": True},
+    "organization": {"uuid": "o", "name": "Org", "organization_type": "claude_max"},
+}
+ANSWERS: dict[str, dict[str, Any]] = {
+    "/v1/oauth/token": {
+        "access_token": SECRETS[0],
+        "refresh_token": SECRETS[1],
+        "expires_in": 28_800,
+        "scope": " ".join(SCOPES),
+    },
+    "/api/oauth/profile": PROFILE,
+    "/api/oauth/claude_cli/roles": {"organization_role": "admin", "organization_name": "Org"},
+    "/api/oauth/usage": {
+        "five_hour": {"utilization": 42, "resets_at": "2030-01-01T00:00:00+00:00"},
+        "seven_day": {"utilization": 7.5, "resets_at": None},
+        "seven_day_opus": None,
+    },
+}
+
+
+def answer(path: str) -> tuple[str, dict[str, Any]]:
+    """Answer as Anthropic's services do."""
+    found = next((ANSWERS[known] for known in ANSWERS if path.endswith(known)), None)
+    return ("404 Not Found", {}) if found is None else ("200 OK", found)
+
+
+@asynccontextmanager
+async def subscribed(harness: Harness) -> AsyncIterator[list[pb.RateLimit]]:
+    """Log in to a plan of which a part is used; yield what is to be reported of it."""
+    stored = {"accessToken": SECRETS[0], "refreshToken": SECRETS[1], "expiresAt": 4_000_000_000_000}
+    login = {"claudeAiOauth": {**stored, "scopes": SCOPES, "subscriptionType": "max"}}
+    (harness.isolation.config / ".credentials.json").write_text(json.dumps(login))
+    for name in ("ANTHROPIC_API_KEY", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"):
+        del harness.env[name]
+    hours, week = (
+        pb.RateLimit(window="five_hour", used_percent=42),
+        pb.RateLimit(window="seven_day", used_percent=7.5),
+    )
+    hours.resets_at.seconds = 1_893_456_000
+    async with intercepting(harness.root, HOSTS, answer) as leading_here:
+        harness.env.update(leading_here)
+        yield [hours, week]
+
+
+@asynccontextmanager
+async def issuer_of(harness: Harness) -> AsyncIterator[tuple[dict[str, str], Visit]]:
+    """Be the issuer; yield the environment that leads there, and a browser that is led back to Claude Code."""
+    async with intercepting(harness.root, HOSTS, answer) as leading_here:
+        yield {**harness.env, **leading_here}, browse
+
+
+async def browse(url: str) -> None:
+    """Return from a page of a login with its code."""
+    asked = parse_qs(urlsplit(url).query)
+    back = urlsplit(asked["redirect_uri"][0])
+    reader, writer = await asyncio.open_connection(back.hostname, back.port)
+    path = f"{back.path}?{urlencode({'code': SECRETS[2], 'state': asked['state'][0]})}"
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {back.netloc}\r\nConnection: close\r\n\r\n".encode())
+    await reader.read()
+    writer.close()
+
 
 CLAUDE_CODE = Recipe(
     make=adapter,
@@ -42,6 +115,8 @@ CLAUDE_CODE = Recipe(
     own_files=[".cache/claude-cli-nodejs"],  # logs of MCP servers
     grace_s=30,  # that it is interrupted in its own way has a share of it before signals follow
     mcp_tool="mcp__words__count",
+    account=subscribed,
+    issuer=issuer_of,
     unset=adapter().spec.inherit,
     failures={
         "400": Failing(pb.FAILURE_KIND_INVALID_CONFIG, "claude_api_error", 400),

@@ -5,7 +5,7 @@ import base64
 import json
 import re
 import subprocess
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from tests.agents.harness import (
     Failing,
     Harness,
     Recipe,
+    Visit,
     answering,
     broken_server,
     words_server,
@@ -144,10 +145,10 @@ async def limited_account(harness: Harness) -> AsyncIterator[list[pb.RateLimit]]
 
 
 @asynccontextmanager
-async def issuer_of(harness: Harness) -> AsyncIterator[tuple[dict[str, str], Callable[[], None]]]:
+async def issuer_of(harness: Harness) -> AsyncIterator[tuple[dict[str, str], Visit]]:
     """Serve an issuer; yield the environment that leads there, and what enters the code."""
     async with issuing() as issuer:
-        yield leading_to(issuer, harness), issuer.enter
+        yield leading_to(issuer, harness), issuer.visit
 
 
 def leading_to(issuer: Issuer, harness: Harness) -> dict[str, str]:

@@ -1,5 +1,11 @@
 """The real Copilot CLI through its adapter: what all agents must stand, and what only it does."""
 
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 from dragoman.adapters.copilot import adapter
 from dragoman.testkit.isolation import log_in
@@ -8,12 +14,61 @@ from dragoman.testkit.profiles.copilot import COPILOT
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import TEST_S, Failing, Harness, Recipe, answering
+from tests.agents.harness import TEST_S, Failing, Harness, Recipe, Visit, answering
+from tests.agents.issuer import serving
 from tests.agents.several import FullSuite
 from tests.agents.suite import ALLOWED, ASKED, proves, resuming
 
 # It tries five times before it gives up, with pauses of a minute in all.
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
+
+TOKEN = "gho_of_the_issuer"
+"""What no event and no log may hold."""
+SNAPSHOTS = {
+    "chat": {"entitlement": 0, "percent_remaining": 100.0, "remaining": 0, "unlimited": True},
+    "premium_interactions": {"entitlement": 300, "percent_remaining": 58.0, "remaining": 174, "unlimited": False},
+}
+
+
+@asynccontextmanager
+async def subscribed(harness: Harness) -> AsyncIterator[list[pb.RateLimit]]:
+    """Log in to a plan of which a part is used; yield what is to be reported of it."""
+
+    def answer(path: str) -> tuple[str, dict[str, Any]]:
+        asked.append(path)
+        return "200 OK", {"login": "tester", "copilot_plan": "individual", "quota_snapshots": SNAPSHOTS}
+
+    asked: list[str] = []
+    async with serving(answer) as url:
+        user = {"host": url, "login": "tester", "kind": "proxima"}
+        stored = {"authTokens": {f"{url}:tester:github": {"token": TOKEN}}, "loggedInUsers": [user]}
+        (harness.isolation.config / "config.json").write_text(json.dumps({**stored, "lastLoggedInUser": user}))
+        harness.env.update({"COPILOT_OFFLINE": "false", "COPILOT_PROVIDER_BASE_URL": ""})
+        yield [pb.RateLimit(window="premium_interactions", used_percent=42)]
+    assert "/copilot_internal/user" in asked
+
+
+@asynccontextmanager
+async def issuer_of(harness: Harness) -> AsyncIterator[tuple[dict[str, str], Visit]]:
+    """Serve a GitHub; yield the environment that leads there, and what enters the code."""
+    entered = asyncio.Event()
+
+    def answer(path: str) -> tuple[str, dict[str, Any]]:
+        if path == "/login/device/code":
+            code = {"device_code": "d", "user_code": "ABCD-1234", "verification_uri": f"{url}/login/device"}
+            return "200 OK", {**code, "expires_in": 900, "interval": 1}
+        if path == "/login/oauth/access_token":
+            waiting = {"error": "authorization_pending"}
+            return "200 OK", {"access_token": TOKEN, "token_type": "bearer"} if entered.is_set() else waiting
+        return ("200 OK", {"login": "tester"}) if path == "/copilot_internal/user" else ("404 Not Found", {})
+
+    async def enter(_url: str) -> None:
+        entered.set()
+
+    (harness.isolation.config / "settings.json").write_text('{"storeTokenPlaintext": true}')
+    async with serving(answer) as url:
+        yield {**harness.env, "COPILOT_OFFLINE": "false", "COPILOT_GH_HOST": url}, enter
+
 
 RECIPE = Recipe(
     make=adapter,
@@ -25,6 +80,8 @@ RECIPE = Recipe(
     idle_s=12,  # it is silent for seconds while it starts on a busy machine
     lacks=["usage_when_cancelled"],
     mcp_tool="words-count",
+    account=subscribed,
+    issuer=issuer_of,
     unset=adapter().spec.inherit,
     failures={
         "400": Failing(pb.FAILURE_KIND_INVALID_CONFIG, "copilot_invalid_config", 400),

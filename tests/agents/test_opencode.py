@@ -7,6 +7,7 @@ be the first in theirs.
 import json
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,24 @@ from dragoman.testkit.profiles.opencode import OPENCODE as FAMILY
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import BIN, TEST_S, Failing, Harness, Recipe, ServedAdapter, answering, words_server
+from tests.agents.harness import BIN, TEST_S, Failing, Harness, Recipe, ServedAdapter, Visit, answering, words_server
+from tests.agents.issuer import Issuer, intercepting
 from tests.agents.several import QuietSuite
 from tests.agents.suite import ALLOWED, ASKED, SharedAdapter, resuming
 
 # opencode tries again for more than a minute before it gives up on the service of its model.
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
+
+
+@asynccontextmanager
+async def issuer_of(harness: Harness) -> AsyncIterator[tuple[dict[str, str], Visit]]:
+    """Be OpenAI; yield an environment that leads there, with a store of its own, and what enters the code."""
+    issuer, data = Issuer(), harness.root / "data"
+
+    async with intercepting(harness.root, ("auth.openai.com",), issuer.answer) as leading_here:
+        env = {**harness.env, **leading_here, "XDG_DATA_HOME": str(data)}
+        del env["OPENCODE_DISABLE_DEFAULT_PLUGINS"]
+        yield env, issuer.visit
 
 
 OPENCODE = Recipe(
@@ -33,6 +46,7 @@ OPENCODE = Recipe(
     skill_tool=True,
     own_files=[".local/share/opencode", ".local/state/opencode", ".cache/opencode"],
     mcp_tool="words_count",
+    issuer=issuer_of,
     unset=adapter().spec.inherit,
     lacks=["refusal_message", "usage_when_cancelled"],
     tested=api.TEST_STATUS_PASS,

@@ -56,7 +56,7 @@ def test_capabilities() -> None:
     assert declared.cancel_style == pb.CANCEL_STYLE_NATIVE
     assert declared.permission_mode == pb.PERMISSION_MODE_STRICT
     missing = set(pb.Feature.values()) - {item.feature for item in declared.items} - {pb.FEATURE_UNSPECIFIED}
-    assert missing == {pb.FEATURE_TOOL_OUTPUT_DELTAS, pb.FEATURE_QUOTA, pb.FEATURE_LOGIN}
+    assert missing == {pb.FEATURE_TOOL_OUTPUT_DELTAS}
 
 
 @pytest.mark.parametrize(

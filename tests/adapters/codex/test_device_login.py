@@ -8,9 +8,10 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 import pytest
-from dragoman.adapters.codex import adapter, turn
+from dragoman.adapters.codex import adapter
 from dragoman.adapters.codex.device_login import DeviceLogin
 from dragoman.protocol.errors import DragomanError
+from dragoman.sdk._detection import account
 from dragoman.sdk.detection import LoginLocks, RenewingLogin
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -153,7 +154,7 @@ async def test_a_login_that_runs_renew_is_left_alone(
     held = await LoginLocks().take(login, lambda: None)
     request = install(tmp_path, then=f"touch {tmp_path}/started")
     with monkeypatch.context() as patched:
-        patched.setattr(turn, "_LIMIT_S", 0.01)
+        patched.setattr(account, "TURN_LIMIT_S", 0.01)
         assert "codex_login_busy" in str(await ask(request))
     assert not (tmp_path / "started").exists()
     held.release()

@@ -15,7 +15,7 @@ A parser for an agent that prints JSON objects, one a line::
             return self.texts.pause()
 """
 
-from dragoman.sdk._encoding.lines import LineSplitter
+from dragoman.sdk._encoding.lines import LineSplitter, without_terminal_orders
 from dragoman.sdk._output.diffs import unified_diff
 from dragoman.sdk._output.json_lines import Handler, JsonLinesParser
 from dragoman.sdk._output.mcp_names import mcp_server_of
@@ -78,4 +78,5 @@ __all__ = [
     "text_event",
     "token_counts",
     "unified_diff",
+    "without_terminal_orders",
 ]

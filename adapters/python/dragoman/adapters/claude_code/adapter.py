@@ -3,13 +3,16 @@
 import os
 from collections.abc import Iterator, Mapping
 
+from dragoman.adapters.claude_code.browser_login import METHOD, log_in
 from dragoman.adapters.claude_code.checks import set_up_checks
 from dragoman.adapters.claude_code.classify import failure_of_text
 from dragoman.adapters.claude_code.login import find_billing, find_login, renewing_login, selected_model
 from dragoman.adapters.claude_code.parse import ClaudeParser
 from dragoman.adapters.claude_code.plan import plan_run
+from dragoman.adapters.claude_code.quota import read_quota
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, rules
+from dragoman.sdk.account import Steps, find_program, log_in_by, not_installed, quota_failed
 from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, SelectedModel
 from dragoman.sdk.fields import JsonValue, as_string
 from dragoman.sdk.spec import agent_spec
@@ -70,3 +73,14 @@ class ClaudeCodeAdapter(CommandLineAdapter):
     ) -> Iterator[adapter_pb2.EnvironmentCheck]:
         """Yield the checks that only this adapter makes."""
         return set_up_checks(config, env, is_root=os.geteuid() == 0, nesting=self.spec.strip)
+
+    async def get_quota(self, request: adapter_pb2.GetQuotaRequest) -> adapter_pb2.GetQuotaResponse:
+        """Ask Anthropic, by Claude Code, how much of a claude.ai plan's rate limits is used."""
+        program = find_program(self.spec, request)
+        if not program.executable:
+            return quota_failed(not_installed(self.spec))
+        return await read_quota(program, self.login_locks)
+
+    def log_in(self, request: adapter_pb2.LoginRequest) -> Steps:
+        """Log Claude Code in with a browser on its machine."""
+        return log_in_by(self.spec, request, METHOD, lambda program: log_in(program, self.login_locks))

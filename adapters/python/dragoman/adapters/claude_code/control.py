@@ -49,7 +49,7 @@ def interrupt(request_id: str) -> bytes:
     return request(request_id, {"subtype": "interrupt"})
 
 
-def request(request_id: str, asked: Mapping[str, str]) -> bytes:
+def request(request_id: str, asked: Mapping[str, str | bool]) -> bytes:
     """Return the line that asks the agent for something."""
     return _line({"type": "control_request", "request_id": request_id, "request": asked})
 

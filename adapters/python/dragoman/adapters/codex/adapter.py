@@ -1,9 +1,8 @@
 """What the Codex adapter is."""
 
-import contextlib
 import os
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from dragoman.adapters.codex.classify import failure_of_text
@@ -19,17 +18,16 @@ from dragoman.adapters.codex.login import (
 from dragoman.adapters.codex.parse import AppServerParser
 from dragoman.adapters.codex.plan import BYPASS, plan_run
 from dragoman.adapters.codex.quota import read_quota
-from dragoman.protocol.errors import FieldViolation, invalid
+from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
+from dragoman.sdk.account import Steps, find_program, log_in_by, not_installed, quota_failed
 from dragoman.sdk.detection import (
     AuthFinding,
     Billing,
     Checks,
     RenewingLogin,
     SelectedModel,
-    find_executable,
     probe,
-    program_environment,
 )
 from dragoman.sdk.fields import JsonValue, as_bool, objects, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
@@ -107,33 +105,16 @@ class CodexAdapter(CommandLineAdapter):
 
     async def get_quota(self, request: adapter_pb2.GetQuotaRequest) -> adapter_pb2.GetQuotaResponse:
         """Ask the account's service, by Codex, how much of its rate limits is used."""
-        env, executable = self._program(request)
-        if not executable:
-            return adapter_pb2.GetQuotaResponse(failure=self._missing())
-        return await read_quota(executable, env, self.spec.version, self.login_locks)
+        program = find_program(self.spec, request)
+        if not program.executable:
+            return quota_failed(not_installed(self.spec))
+        return await read_quota(program, self.spec.version, self.login_locks)
 
-    async def log_in(self, request: adapter_pb2.LoginRequest) -> AsyncGenerator[adapter_pb2.LoginResponse, None]:
+    def log_in(self, request: adapter_pb2.LoginRequest) -> Steps:
         """Log Codex in with a device code."""
-        if request.method not in {"", METHOD}:
-            raise invalid("method", f"must be {METHOD}, or left out")
-        env, executable = self._program(request)
-        if not executable:
-            yield adapter_pb2.LoginResponse(outcome=adapter_pb2.LoginOutcome(failure=self._missing()))
-            return
-        async with contextlib.aclosing(log_in(executable, env, self.spec.version, self.login_locks)) as events:
-            async for event in events:
-                yield event
-
-    def _program(self, request: adapter_pb2.GetQuotaRequest | adapter_pb2.LoginRequest) -> tuple[dict[str, str], str]:
-        """Return the environment and the path of Codex outside of a run; an empty path if there is none."""
-        env = program_environment(self.spec, request.config, request.env)
-        command = request.config.fields["command"].string_value if "command" in request.config.fields else ""
-        return env, str(find_executable(self.spec.executables, env.get("PATH", ""), command) or "")
-
-    def _missing(self) -> pb.Failure:
-        failure = pb.Failure(kind=pb.FAILURE_KIND_NOT_INSTALLED, code="codex_not_installed")
-        failure.message = f"Codex was not found. {self.spec.install_hint}".strip()
-        return failure
+        return log_in_by(
+            self.spec, request, METHOD, lambda program: log_in(program, self.spec.version, self.login_locks)
+        )
 
     async def check_agent(self, env: Mapping[str, str], config: Mapping[str, JsonValue], checks: Checks) -> None:
         """Check that the program can be used, and that its sandbox works here."""

@@ -1,65 +1,42 @@
 """Codex's login with a device code: its app server asks for the code, and waits for a person to enter it."""
 
-import contextlib
-from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 
+from dragoman.adapters.codex.login import renewing_login
 from dragoman.adapters.codex.plan import hello
-from dragoman.adapters.codex.turn import BUSY, LoginBusyError, turn
 from dragoman.sdk import FailureInfo
+from dragoman.sdk.account import AgentProgram, Steps, follow_login, in_turn, login_busy, login_failed
 from dragoman.sdk.detection import LoginLocks, dialogue
-from dragoman.sdk.failures import failure_message, sentence
+from dragoman.sdk.failures import sentence
 from dragoman.sdk.fields import Fields, inner, parse_json_object, text
 from dragoman.sdk.jsonrpc import Peer
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 METHOD: Final = "device_code"
 LIMIT_S: Final = 1200.0
 """Codex gives up after 15 minutes itself."""
+_SPEC: Final = agent_spec(__package__)
 _START: Final = "account/login/start"
 _ID: Final = 2
 """Of the second request."""
 
 
-async def log_in(
-    executable: str, env: Mapping[str, str], version: str, locks: LoginLocks
-) -> AsyncGenerator[api.LoginResponse, None]:
+def log_in(program: AgentProgram, version: str, locks: LoginLocks) -> Steps:
     """Log Codex in; its last event is the outcome. Codex stores what it gets in its own files.
 
-    As it starts it may renew the login that it has, so until its first word to the caller it holds that.
-
     Args:
-        executable: Codex.
-        env: its whole environment.
+        program: Codex.
         version: the adapter's.
         locks: the turns of those that share a login.
     """
-    try:
-        async with (
-            turn(env, locks) as pass_on,
-            contextlib.aclosing(_steps(executable, env, version)) as events,
-        ):
-            async for event in events:
-                pass_on()
-                yield event
-    except LoginBusyError:
-        yield failed(BUSY)
-
-
-async def _steps(executable: str, env: Mapping[str, str], version: str) -> AsyncGenerator[api.LoginResponse, None]:
-    peer, login = Peer[str](says_version=False), DeviceLogin()
+    peer = Peer[str](says_version=False)
     first = hello(peer, version)
     lines = first + peer.notify("initialized") + peer.request(_START, {"type": "chatgptDeviceCode"}, _START)
-    async with contextlib.aclosing(dialogue([executable, "app-server"], env, lines, LIMIT_S)) as heard:
-        async for line in heard:
-            event = login.step(line)
-            if event is not None:
-                yield event
-                if event.HasField("outcome"):
-                    return
-    message = "Codex ended before it had logged in, or its time for that was over."
-    yield failed(FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, message, "codex_login_ended"))
+    heard = dialogue([program.executable, "app-server"], program.env, lines, LIMIT_S)
+    steps = follow_login(DeviceLogin(), heard)
+    return in_turn(renewing_login(program.env), locks, steps, login_busy(_SPEC))
 
 
 class DeviceLogin:
@@ -82,6 +59,11 @@ class DeviceLogin:
             return api.LoginResponse(outcome=api.LoginOutcome())
         return _refused(text(about, "error") or "the login was not completed", pb.FAILURE_KIND_AUTH_REQUIRED)
 
+    def ended(self) -> FailureInfo:
+        """Return why there is no outcome, when Codex has ended or its time is over."""
+        message = "Codex ended before it had logged in, or its time for that was over."
+        return FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, message, "codex_login_ended")
+
     def _begun(self, answer: Fields) -> api.LoginResponse:
         result = inner(answer, "result")
         self._login_id, url = text(result, "loginId"), text(result, "verificationUrl")
@@ -91,10 +73,5 @@ class DeviceLogin:
         return _refused(why, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE)
 
 
-def failed(info: FailureInfo) -> api.LoginResponse:
-    """Return the outcome of a login that failed."""
-    return api.LoginResponse(outcome=api.LoginOutcome(failure=failure_message(info)))
-
-
 def _refused(why: str, kind: pb.FailureKind.ValueType) -> api.LoginResponse:
-    return failed(FailureInfo(kind, sentence("Codex", why), "codex_login"))
+    return login_failed(FailureInfo(kind, sentence("Codex", why), "codex_login"))

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.adapters.copilot.classify import failure_of_text
+from dragoman.adapters.copilot.device_login import METHOD, log_in
 from dragoman.adapters.copilot.parse import CopilotParser
 from dragoman.adapters.copilot.plan import PROVIDER_VARIABLES, plan_run, session_options
+from dragoman.adapters.copilot.quota import read_quota
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report
+from dragoman.sdk.account import Steps, find_program, log_in_by, not_installed, quota_failed
 from dragoman.sdk.detection import AuthFinding, Billing, SelectedModel, key_billing, stored_object
 from dragoman.sdk.fields import JsonValue, objects, text
 from dragoman.sdk.spec import agent_spec
@@ -52,6 +55,15 @@ class CopilotAdapter(CommandLineAdapter):
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
         """Return who pays how, by its login."""
         return find_billing(env, report)
+
+    async def get_quota(self, request: adapter_pb2.GetQuotaRequest) -> adapter_pb2.GetQuotaResponse:
+        """Ask GitHub, by Copilot, how much of a plan is used."""
+        program = find_program(self.spec, request)
+        return await read_quota(program) if program.executable else quota_failed(not_installed(self.spec))
+
+    def log_in(self, request: adapter_pb2.LoginRequest) -> Steps:
+        """Log Copilot in with a device code."""
+        return log_in_by(self.spec, request, METHOD, log_in)
 
     def extra_checks(
         self, config: Mapping[str, JsonValue], env: Mapping[str, str]

@@ -1,7 +1,6 @@
 """What the opencode adapter is."""
 
 import asyncio
-import contextlib
 import os
 import re
 import shutil
@@ -9,15 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dragoman.adapters.opencode import content
+from dragoman.adapters.opencode.account import WithAccount, create_database
 from dragoman.adapters.opencode.failures import cut_answer, failure_of_error
-from dragoman.adapters.opencode.login import configured_model, find_billing, find_login, renewing_login
+from dragoman.adapters.opencode.login import configured_model
 from dragoman.adapters.opencode.tools import KINDS, file_changes, tool_name
 from dragoman.adapters.opencode.usage import database, last_answer, read_messages, sum_up, with_context
 from dragoman.protocol.errors import FieldViolation
 from dragoman.protocol.identity import near_names
 from dragoman.sdk import Evidence, FailureInfo, Job, Plan, Report, Settings, Terminal, rules
-from dragoman.sdk.acp import AcpAdapter, AcpOptions, Conversation, RpcError, conversation
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, SelectedModel, probe
+from dragoman.sdk.acp import AcpOptions, Conversation, RpcError, conversation
+from dragoman.sdk.detection import probe
 from dragoman.sdk.failures import classify_text
 from dragoman.sdk.fields import JsonValue, as_bool, as_object, as_string
 from dragoman.sdk.spec import agent_spec
@@ -32,12 +32,11 @@ _MODEL: Final = re.compile(r"[^/\s-][^/\s]*/\S+")
 _NO_MODEL: Final = "unknown/unknown"
 """The model of a session for which opencode has found none."""
 _MODELS_LIMIT_S: Final = 20.0
-_DATABASE_LIMIT_S: Final = 60.0
 _UNSEEN: Final = "\u200b"
 """A character that opencode does not take for white space, and that is not visible."""
 
 
-class OpencodeAdapter(AcpAdapter):
+class OpencodeAdapter(WithAccount):
     """Runs opencode."""
 
     spec = agent_spec(__package__)
@@ -96,16 +95,8 @@ class OpencodeAdapter(AcpAdapter):
         return replace(failure, code="opencode_failed") if failure is not None else None
 
     async def prepare(self, job: Job, env: Mapping[str, str]) -> Mapping[str, str]:
-        """Have opencode create its database alone.
-
-        Two first runs at once would both create its tables, and one fail with "Failed query: CREATE TABLE" (1.18).
-        """
-        with contextlib.ExitStack() as held:
-            with contextlib.suppress(OSError):  # without a lock it is created nevertheless
-                lock = await self.login_locks.take(RenewingLogin(database(env)), lambda: None)
-                held.callback(lock.release)
-            if not database(env).exists():
-                await probe([job.executable, "db", "path"], env, _DATABASE_LIMIT_S)
+        """Have opencode create its database alone."""
+        await create_database(job.executable, env, self.login_locks)
         return await super().prepare(job, env)
 
     async def complete(self, job: Job, env: Mapping[str, str], report: Report, began_at: float) -> None:
@@ -144,24 +135,6 @@ class OpencodeAdapter(AcpAdapter):
         if "permission" in as_object(settings.config.get("opencodeConfig"), {}):
             advice = "is the run's own; use permissions of the request"
             yield FieldViolation("config.opencodeConfig.permission", advice)
-
-    def renewing_login(self, job: Job, env: Mapping[str, str]) -> RenewingLogin | None:
-        """Return the stored login that would be used, if it is one that the agent renews."""
-        return renewing_login(env, provider=job.settings.model.partition("/")[0])
-
-    async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
-        """Return whether it has a login, a key or a provider of the user's own."""
-        del executable
-        return find_login(env, self.spec.api_key_variables)
-
-    def selected_model(self, env: Mapping[str, str]) -> SelectedModel:
-        """Return what the user's own configuration selects: a provider, a slash, and its model."""
-        provider, slash, model = configured_model(env).partition("/")
-        return SelectedModel(model, provider) if slash else SelectedModel(provider)
-
-    def billing(self, env: Mapping[str, str], report: Report) -> Billing:
-        """Return who pays how, by the login stored for its provider."""
-        return find_billing(env, report.provider, self.spec.api_key_variables)
 
     def extra_checks(
         self, config: Mapping[str, JsonValue], env: Mapping[str, str]

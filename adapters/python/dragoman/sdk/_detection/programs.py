@@ -6,11 +6,12 @@ import os
 import re
 import signal
 import stat
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from dragoman.sdk._encoding.config import as_string
+from dragoman.sdk._encoding.framing import Framing, make_splitter
 from dragoman.sdk._encoding.json_text import read_json_object
 from dragoman.sdk._encoding.lines import without_terminal_orders
 from msgspec import Struct
@@ -125,6 +126,7 @@ async def converse(
     lines: bytes,
     is_answer: Callable[[str], bool],
     timeout_s: float,
+    framing: Framing = "lines",
 ) -> str:
     """Start a program, give it lines, and return the first line of its output that is the answer.
 
@@ -137,11 +139,12 @@ async def converse(
         lines: what it gets at its standard input, which stays open until it has answered.
         is_answer: whether a line, without its newline, is the answer.
         timeout_s: seconds until it is killed.
+        framing: how its output is cut into lines.
 
     Returns:
         The line. Empty: it ended or its time was over before it answered, or it could not be started.
     """
-    watch = _Conversation(asyncio.get_running_loop(), is_answer)
+    watch = _Conversation(asyncio.get_running_loop(), framing, is_answer)
     try:
         transport = await _started(watch, argv, env)
     except (OSError, ValueError):
@@ -165,7 +168,7 @@ async def converse(
 
 
 async def dialogue(
-    argv: Sequence[str], env: Mapping[str, str], lines: bytes, timeout_s: float
+    argv: Sequence[str], env: Mapping[str, str], lines: bytes, timeout_s: float, *, with_errors: bool = False
 ) -> AsyncGenerator[str, None]:
     """Start a program, give it lines, and yield those of its output, without their newlines.
 
@@ -177,9 +180,10 @@ async def dialogue(
         env: its whole environment.
         lines: what it gets at its standard input, which stays open.
         timeout_s: seconds until it is killed.
+        with_errors: whether lines of its standard error are among them.
     """
     loop = asyncio.get_running_loop()
-    watch, end_at = _Dialogue(loop), loop.time() + timeout_s
+    watch, end_at = _Dialogue(loop, {1, 2} if with_errors else {1}), loop.time() + timeout_s
     try:
         transport = await _started(watch, argv, env)
     except (OSError, ValueError):
@@ -270,17 +274,14 @@ class _Watch(asyncio.SubprocessProtocol):
 class _Lines(_Watch):
     """Reads the lines of a program."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pipes: Collection[int], framing: Framing = "lines") -> None:
         super().__init__(loop, 0)
-        self._begun = bytearray()
+        self._splitters = {pipe: make_splitter(framing, _MOST_LINE_BYTES) for pipe in pipes}
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd != 1:
-            return
-        *lines, rest = (self._begun + data).split(b"\n")
-        self._begun = rest[:_MOST_LINE_BYTES]
-        for line in lines:
-            self._heard(line.decode("utf-8", "replace"))
+        if fd in self._splitters:
+            for line in self._splitters[fd].feed(data):
+                self._heard(line.data.decode("utf-8", "replace"))
 
     def _heard(self, line: str) -> None:
         raise NotImplementedError
@@ -289,8 +290,8 @@ class _Lines(_Watch):
 class _Conversation(_Lines):
     """Looks for the answer among them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, is_answer: Callable[[str], bool]) -> None:
-        super().__init__(loop)
+    def __init__(self, loop: asyncio.AbstractEventLoop, framing: Framing, is_answer: Callable[[str], bool]) -> None:
+        super().__init__(loop, {1}, framing)
         self.answered: asyncio.Future[None] = loop.create_future()
         self.line = ""
         self._is_answer = is_answer
@@ -304,8 +305,8 @@ class _Conversation(_Lines):
 class _Dialogue(_Lines):
     """Queues them; ``None`` stands for their end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
+    def __init__(self, loop: asyncio.AbstractEventLoop, pipes: Collection[int]) -> None:
+        super().__init__(loop, pipes)
         self.lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     def _heard(self, line: str) -> None:
@@ -314,7 +315,7 @@ class _Dialogue(_Lines):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         super().pipe_connection_lost(fd, exc)
-        if fd == 1:
+        if fd in self._splitters and not self._open & self._splitters.keys():
             self.lines.put_nowait(None)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
 from dragoman.sdk._encoding.config import as_int, as_object, as_string
@@ -41,3 +42,12 @@ def number(fields: Fields, key: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MOST:
         return None
     return float(value) if math.isfinite(value) and value >= 0 else None
+
+
+def iso_moment(fields: Fields, key: str) -> datetime | None:
+    """Return a time of RFC 3339 with its offset; None if there is none that a timestamp can hold."""
+    try:
+        moment = datetime.fromisoformat(text(fields, key))
+        return moment.astimezone(UTC) if moment.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,71 @@
+"""Copilot's login with a device code: ``copilot login`` prints the code, and waits for a person to enter it.
+
+It stores its token in a key ring; without one only if its user has allowed a file (``storeTokenPlaintext``), for
+which it asks at a terminal otherwise.
+"""
+
+import re
+from typing import Final
+
+from dragoman.sdk import FailureInfo
+from dragoman.sdk.account import AgentProgram, Steps, follow_login, login_failed
+from dragoman.sdk.detection import dialogue
+from dragoman.sdk.failures import sentence
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+
+METHOD: Final = "device_code"
+LIMIT_S: Final = 1200.0
+"""GitHub's codes are good for 15 minutes."""
+_PROMPT: Final = re.compile(r"To authenticate, visit (\S+) and enter code (\S+)")
+_DONE: Final = "Signed in successfully"
+_FAILED: Final = "Login failed: "
+_NOT_SAVED: Final = "the token was not saved"
+_HOSTS: Final = ("COPILOT_GH_HOST", "GH_HOST")
+"""Variables with another host than github.com, as runs have it; the first that is set wins."""
+
+
+def log_in(program: AgentProgram) -> Steps:
+    """Log Copilot in; its last event is the outcome. Copilot stores what it gets.
+
+    Args:
+        program: Copilot.
+    """
+    host = next(filter(None, map(program.env.get, _HOSTS)), "")
+    argv = [program.executable, "login", "--device-code", *(("--host", host) if host else ())]
+    return follow_login(DeviceLogin(), dialogue(argv, program.env, b"", LIMIT_S, with_errors=True))
+
+
+class DeviceLogin:
+    """What Copilot's lines mean for one login. Pure."""
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._last = ""
+
+    def step(self, line: str) -> api.LoginResponse | None:
+        """Return what a line says of the login; ``None`` if nothing."""
+        self._last = line.strip() or self._last
+        if (prompt := _PROMPT.search(line)) is not None:
+            self._begun = True
+            return api.LoginResponse(prompt=api.LoginPrompt(url=prompt[1], user_code=prompt[2]))
+        if line.startswith(_DONE) and self._begun:
+            return api.LoginResponse(outcome=api.LoginOutcome())
+        if line.startswith(_FAILED):
+            return login_failed(self._failure(line.removeprefix(_FAILED)))
+        if _NOT_SAVED in line:
+            advice = 'Without a key ring, first set "storeTokenPlaintext": true in Copilot\'s settings.json.'
+            message = f"Copilot has nowhere to store its token. {advice}"
+            return login_failed(FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, "copilot_token_not_saved"))
+        return None
+
+    def ended(self) -> FailureInfo:
+        """Return why there is no outcome, when Copilot has ended or its time is over."""
+        if self._begun or not self._last:
+            message = "Copilot ended before it had logged in, or its time for that was over."
+            return FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, message, "copilot_login_ended")
+        return self._failure(self._last)
+
+    def _failure(self, why: str) -> FailureInfo:
+        kind = pb.FAILURE_KIND_AUTH_REQUIRED if self._begun else pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
+        return FailureInfo(kind, sentence("Copilot", why), "copilot_login")

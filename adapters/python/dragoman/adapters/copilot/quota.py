@@ -1,0 +1,68 @@
+"""How much of a Copilot plan is used: Copilot asks GitHub.
+
+It reports a ``resetDate`` too, which is the time of the count (1.0.102), so that no window has an end.
+"""
+
+from typing import Final
+
+from dragoman.adapters.copilot.plan import BASE, begin
+from dragoman.sdk import FailureInfo, jsonrpc
+from dragoman.sdk.account import AgentProgram, quota_failed
+from dragoman.sdk.detection import converse
+from dragoman.sdk.failures import classify_text, sentence
+from dragoman.sdk.fields import Fields, inner, number, parse_json_object, text
+from dragoman.sdk.spec import agent_spec
+from dragoman.v1 import adapter_pb2 as api
+from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
+
+LIMIT_S: Final = 20.0
+_SPEC: Final = agent_spec(__package__)
+_READ: Final = "account.getQuota"
+_ID: Final = 2
+"""Of the second request."""
+_CODE: Final = "copilot_quota"
+_NO_LOGIN: Final = "Not authenticated"
+
+
+async def read_quota(program: AgentProgram) -> api.GetQuotaResponse:
+    """Ask Copilot.
+
+    Args:
+        program: Copilot.
+    """
+    peer, hello = begin()
+    lines = hello + jsonrpc.with_length(peer.request(_READ, {}, _READ))
+    argv = [program.executable, *BASE]
+    return answered(await converse(argv, program.env, lines, _is_answer, LIMIT_S, "content-length"))
+
+
+def answered(line: str) -> api.GetQuotaResponse:
+    """Return what the answer to the request means; an empty line is none. Pure."""
+    answer = parse_json_object(line.encode()) or {}
+    error = text(inner(answer, "error"), "message")
+    if not error and "result" in answer:
+        return api.GetQuotaResponse(windows=_windows(inner(inner(answer, "result"), "quotaSnapshots")))
+    if not error:
+        message = f"Copilot did not report its quota within {LIMIT_S:.0f} s."
+        return quota_failed(FailureInfo(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, message, "copilot_no_answer"))
+    if _NO_LOGIN in error:
+        return quota_failed(FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, f"No login. {_SPEC.login_hint}", _CODE))
+    known = classify_text(error) or FailureInfo(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "")
+    return quota_failed(replace(known, message=sentence("Copilot", error), code=_CODE))
+
+
+def _windows(snapshots: Fields) -> list[pb.RateLimit]:
+    """Return what is limited, by its name."""
+    windows = []
+    for name in snapshots:
+        snapshot = inner(snapshots, name)
+        left = number(snapshot, "remainingPercentage")
+        if left is not None and snapshot.get("isUnlimitedEntitlement") is not True:
+            windows.append(pb.RateLimit(window=name, used_percent=100 - min(left, 100)))
+    return windows
+
+
+def _is_answer(line: str) -> bool:
+    answer = parse_json_object(line.encode()) or {}
+    return answer.get("id") == _ID and "method" not in answer

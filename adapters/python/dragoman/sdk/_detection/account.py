@@ -1,0 +1,155 @@
+"""An agent's account outside of runs: the program that is asked, its turn with a login, the steps of a new one."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Final, Protocol, TypeAlias
+
+from dragoman.protocol.errors import invalid
+from dragoman.sdk._detection.agent import program_environment
+from dragoman.sdk._detection.programs import find_executable
+from dragoman.sdk._output.outcome import failure_message
+from dragoman.sdk._output.parser import FailureInfo
+from dragoman.sdk._run.login_lock import LoginLocks, RenewingLogin
+from dragoman.sdk.spec import AgentSpec
+from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2
+from msgspec import Struct
+
+TURN_LIMIT_S: Final = 10.0
+"""How long a call waits for runs that are about to renew the login."""
+
+Steps: TypeAlias = AsyncGenerator[pb.LoginResponse, None]
+
+
+class AgentProgram(Struct, frozen=True):
+    """An agent's program, outside of a run."""
+
+    executable: str
+    """Absolute. Empty if it was not found."""
+    env: dict[str, str]
+    """Its whole environment: a run's, without the run's own variables."""
+
+
+class LoginReader(Protocol):
+    """What the lines of an agent's program mean for one login."""
+
+    def step(self, line: str) -> pb.LoginResponse | None:
+        """Return what a line reports of the login; ``None`` if nothing."""
+
+    def ended(self) -> FailureInfo:
+        """Return why there is no outcome, when the program has ended or its time is over."""
+
+
+class LoginBusyError(Exception):
+    """The turn did not come in time, or there is no lock that could be trusted."""
+
+
+def find_program(spec: AgentSpec, request: pb.GetQuotaRequest | pb.LoginRequest) -> AgentProgram:
+    """Return the program that a request is for; without a path if there is none."""
+    env = program_environment(spec, request.config, request.env)
+    command = request.config.fields["command"].string_value if "command" in request.config.fields else ""
+    return AgentProgram(str(find_executable(spec.executables, env.get("PATH", ""), command) or ""), env)
+
+
+def not_installed(spec: AgentSpec) -> FailureInfo:
+    """Return why an agent without a program cannot be asked."""
+    message = f"{spec.label} was not found. {spec.install_hint}".strip()
+    return FailureInfo(event_pb2.FAILURE_KIND_NOT_INSTALLED, message, f"{spec.type}_not_installed")
+
+
+def login_busy(spec: AgentSpec) -> FailureInfo:
+    """Return why an agent is not asked whose login others hold."""
+    message = f"{spec.label}'s login is about to be renewed by runs that use it; try again later."
+    return FailureInfo(event_pb2.FAILURE_KIND_UPSTREAM_UNAVAILABLE, message, f"{spec.type}_login_busy")
+
+
+def login_failed(info: FailureInfo) -> pb.LoginResponse:
+    """Return the outcome of a login that failed."""
+    return pb.LoginResponse(outcome=pb.LoginOutcome(failure=failure_message(info)))
+
+
+def quota_failed(info: FailureInfo) -> pb.GetQuotaResponse:
+    """Return the answer of an agent that could not be asked, or did not answer."""
+    return pb.GetQuotaResponse(failure=failure_message(info))
+
+
+def log_in_by(
+    spec: AgentSpec, request: pb.LoginRequest, method: str, begin: Callable[[AgentProgram], Steps]
+) -> Steps:
+    """Return the steps of a login by the agent's program, if it is there.
+
+    Args:
+        spec: the agent.
+        request: what is asked for.
+        method: the agent's one way.
+        begin: begins with a program that was found.
+
+    Raises:
+        DragomanError: INVALID_REQUEST: the agent has no such method.
+    """
+    if request.method not in {"", method}:
+        raise invalid("method", f"must be {method}, or left out")
+    program = find_program(spec, request)
+    return begin(program) if program.executable else _one(login_failed(not_installed(spec)))
+
+
+async def follow_login(reader: LoginReader, heard: AsyncGenerator[str, None]) -> Steps:
+    """Yield the steps of a login until its outcome.
+
+    Args:
+        reader: what the lines mean.
+        heard: the program's lines. Closed afterwards.
+    """
+    async with contextlib.aclosing(heard):
+        async for line in heard:
+            event = reader.step(line)
+            if event is not None:
+                yield event
+                if event.HasField("outcome"):
+                    return
+    yield login_failed(reader.ended())
+
+
+async def in_turn(login: RenewingLogin | None, locks: LoginLocks, steps: Steps, busy: FailureInfo) -> Steps:
+    """Yield the steps of a program that may renew its present login as it starts: in its turn until the first one.
+
+    Args:
+        login: the present one; None if it renews none.
+        locks: the turns of those that share a login.
+        steps: what the program does; begun in its turn.
+        busy: the outcome without a turn.
+    """
+    try:
+        async with account_turn(login, locks) as pass_on, contextlib.aclosing(steps):
+            async for event in steps:
+                pass_on()
+                yield event
+    except LoginBusyError:
+        yield login_failed(busy)
+
+
+@contextlib.asynccontextmanager
+async def account_turn(login: RenewingLogin | None, locks: LoginLocks) -> AsyncIterator[Callable[[], None]]:
+    """Hold a login if it is about to be renewed, as runs do, one after the other; yield what passes it on early.
+
+    Raises:
+        LoginBusyError: others hold it.
+    """
+    if login is None or not login.is_due(time.time()):
+        yield lambda: None
+        return
+    try:
+        async with asyncio.timeout(TURN_LIMIT_S):
+            held = await locks.take(login, lambda: None)
+    except OSError as error:  # TimeoutError is one
+        raise LoginBusyError from error
+    try:
+        yield held.release
+    finally:
+        held.release()
+
+
+async def _one(event: pb.LoginResponse) -> Steps:
+    yield event
