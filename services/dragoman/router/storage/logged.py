@@ -136,7 +136,7 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[UnpackedEvent
     first = size = total = 0
     missing = run.dropped
     for sequence, data in run.waiting:
-        if total + len(data) > most and (events or rows):
+        if total + len(data) > most and events:
             missing = 0
             break
         if sequence != expected or size + len(data) > ROW_BYTES:
