@@ -48,7 +48,15 @@ async def test_a_lease_is_renewed_three_times_before_it_ends_and_soon_after_a_fa
     assert of.renewed == [("o", 100.0 + lease_s)] * 3
 
 
-async def test_a_renewal_that_fails_is_logged() -> None:
+async def test_a_renewal_that_fails_is_logged_and_noted() -> None:
+    tested = ownership(Leases(StoreError("no such table"), None))
+    noted: list[str] = []
+    health: Any = SimpleNamespace(
+        record_failure=lambda: noted.append("failure"), record_success=lambda: noted.append("success")
+    )
+    tested.health = health
     with capture_logs() as logs:
-        assert not await ownership(Leases(StoreError("no such table"))).renew()
+        assert not await tested.renew()
     assert logs == [{"event": "lease not renewed", "why": "no such table", "log_level": "warning"}]
+    assert await tested.renew()
+    assert noted == ["failure", "success"]
