@@ -79,9 +79,9 @@ def parse_address(text: str) -> Address:
         if len(os.fsencode(path)) > _UDS_LIMIT:
             raise AddressError(f"{text!r}: a Unix socket's path has at most {_UDS_LIMIT} bytes; use a shorter one")
         return Address(path=path)
-    host, separator, port = text.rpartition(":")
+    host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not separator or not host or not port.isdecimal() or int(port) > 65535:
+    if not host or not port.isdecimal() or int(port) > 65535:
         raise AddressError(f"{text!r} is no address; use unix:/path or host:port, e.g. 127.0.0.1:7777")
     return Address(host=host, port=int(port))
 
