@@ -5,9 +5,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from dragoman.router.model.stored import StoredRun
 from dragoman.router.storage.database import Database
-from dragoman.router.storage.logged import LoggedRun
+from dragoman.router.storage.logged import LoggedRun, RowState
 from dragoman.router.storage.writer import Writer
+from dragoman.v1 import router_pb2
 
 from tests.router.store.writer_harness import DEADLINE_S, Failing, WriterHarness
 
@@ -39,3 +41,14 @@ async def test_what_others_wait_for_is_urgent(does: Callable[[Writer, LoggedRun]
     assert writer.backlog.hurry.is_set() == hurries
     if waits is not None:
         waits.cancel()
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_a_run_is_written_on_from_where_the_store_has_it(is_begun: bool) -> None:
+    store = Failing(cast("Database", None))
+    writer = Writer(store, waiting_bytes=1000)
+    row = StoredRun("r", 1.0, "fake", router_pb2.GetRunResponse(), owner="o", lease_until=2.0, logged=3, size=70)
+    run = writer.follow(row, lambda: row, lambda _code, _text: None, lambda: None, is_begun=is_begun)
+    assert (run.last, run.logged, run.size) == (3, 3, 70)
+    assert run.state is (RowState.STORED if is_begun else RowState.NEW)
+    assert writer.backlog.find("r") is run
