@@ -1,4 +1,4 @@
-"""Processes that a tool leaves, and that have shed all that says whose they are.
+"""Processes that a tool leaves; most have shed all that says whose they are.
 
 Each is recognised by an argument that no other process has: its seconds, with a fraction of the test's own.
 """
@@ -16,9 +16,11 @@ import pytest
 from dragoman.client import RunStream
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import PATIENCE_S, Ability, Harness, Recipe, when
+from tests.agents.harness import PATIENCE_S, Ability, Harness, Recipe, Seen, when
 
 WAYS: Final = (
+    # A new session.
+    "setsid nohup {0} >/dev/null 2>&1 &",
     # A new session, and nothing in the environment.
     "setsid nohup env -i {0} >/dev/null 2>&1 &",
     # Orphaned by a second fork, too.
@@ -108,13 +110,16 @@ class SleeperTests:
 
     @proves("cancel in a tool, no survivor", "shell")
     async def test_cancel_in_a_tool_leaves_no_survivor_that_hides(self, harness: Harness, sleepers: Sleepers) -> None:
-        await self.stop_with_sleepers(harness, sleepers, self.recipe.grace_s)
+        seen = await self.stop_with_sleepers(harness, sleepers, self.recipe.grace_s)
+        statuses = {result.status for result in seen.of("tool_result")}
+        assert statuses <= {pb.TOOL_STATUS_CANCELLED, pb.TOOL_STATUS_FAILED}
 
     @proves("kill in a tool, no survivor", "shell", "program")
     async def test_kill_in_a_tool_leaves_no_survivor_that_hides(self, harness: Harness, sleepers: Sleepers) -> None:
-        await self.stop_with_sleepers(harness, sleepers, 0)
+        seen = await self.stop_with_sleepers(harness, sleepers, 0)
+        assert seen.result.signal == "SIGKILL"
 
-    async def stop_with_sleepers(self, harness: Harness, sleepers: Sleepers, grace_s: float) -> None:
+    async def stop_with_sleepers(self, harness: Harness, sleepers: Sleepers, grace_s: float) -> Seen:
         """Stop a run in a tool that has left what can hardly be found."""
 
         async def act(stream: RunStream) -> None:
@@ -126,6 +131,7 @@ class SleeperTests:
         seen = await harness.run(prompt, permissions=pb.Permissions(auto_approve=True), react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
         assert sleepers.left() == []
+        return seen
 
     @proves("a daemon left by a tool is gone", "shell")
     async def test_a_daemon_that_hides_is_gone_too(self, harness: Harness, sleepers: Sleepers) -> None:

@@ -26,7 +26,6 @@ from tests.agents.harness import (
     Recipe,
     ServedAdapter,
     answering,
-    processes_until,
     when,
     words_server,
 )
@@ -495,41 +494,12 @@ class AgentSuite(SharedTests):
         seen = await harness.run("MOCK_STALL", react=react)  # what is stalled cannot be done by then
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
 
-    @proves("cancel in a tool, no survivor", uses=("shell",))
-    async def test_cancel_in_a_tool_leaves_no_process(self, harness: Harness) -> None:
-        async def act(stream: Any) -> None:
-            await processes_until(harness, lambda all_: any("sleep 300" in line for line in all_))
-            await stream.cancel(grace_s=self.recipe.grace_s)
-
-        react = when(lambda event: event.state.phase == RUNNING, act)
-        seen = await harness.run("MOCK_SLEEP", permissions=ALLOWED, react=react)
-        assert seen.result.outcome == pb.OUTCOME_CANCELLED
-        statuses = {result.status for result in seen.of("tool_result")}
-        assert statuses <= {pb.TOOL_STATUS_CANCELLED, pb.TOOL_STATUS_FAILED}
-
-    @proves("kill in a tool, no survivor", uses=("shell", "program"))
-    async def test_kill_in_a_tool_leaves_no_process(self, harness: Harness) -> None:
-        async def act(stream: Any) -> None:
-            await processes_until(harness, lambda all_: any("sleep 300" in line for line in all_))
-            await stream.cancel(grace_s=0)
-
-        react = when(lambda event: event.state.phase == RUNNING, act)
-        seen = await harness.run("MOCK_SLEEP", permissions=ALLOWED, react=react)
-        assert seen.result.outcome == pb.OUTCOME_CANCELLED
-        assert seen.result.signal == "SIGKILL"
-
     @proves("cancel while it asks", pb.FEATURE_PERMISSION_REQUESTS)
     async def test_cancel_while_it_waits_for_an_answer(self, harness: Harness) -> None:
         react = when(is_kind("input_request"), lambda stream: stream.cancel(grace_s=self.recipe.grace_s))
         seen = await harness.run("MOCK_WRITE path=notes.txt", permissions=ASKED, react=react)
         assert seen.result.outcome == pb.OUTCOME_CANCELLED
         assert [end.resolution for end in seen.of("input_resolved")] == [pb.INPUT_RESOLUTION_DROPPED]
-
-    @proves("a daemon left by a tool is gone", uses=("shell",))
-    async def test_a_program_that_a_tool_left_behind_is_gone_too(self, harness: Harness) -> None:
-        command = "setsid nohup sleep 301 >/dev/null 2>&1 & echo left"
-        seen = await harness.run(f'MOCK_SHELL command="{command}"', permissions=ALLOWED)
-        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
 
     # Several.
 
