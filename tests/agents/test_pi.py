@@ -37,6 +37,7 @@ class TestPi(AgentSuite):
         auth=api.AUTH_STATE_UNKNOWN,
         tested=api.TEST_STATUS_PASS,
         lacks=["usage_when_cancelled"],
+        other_model="scripted-2",
         unset=adapter().spec.inherit,
     )
 
