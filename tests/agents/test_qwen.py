@@ -1,5 +1,6 @@
 """The real Qwen Code through its adapter: what all agents must stand, and what only it does."""
 
+import json
 from typing import ClassVar
 
 import pytest
@@ -39,12 +40,23 @@ class TestQwen(AgentSuite):
         wall_s=5,
         grace_s=15,
         mcp_tool="mcp__words__count",
+        other_model="scripted-2",
         other_mode="auto-edit",
         seeing_model="qwen3-vl-plus",
         unset=adapter().spec.inherit,
     )
 
     scenarios = (TWO_FILES,)
+
+    @pytest.mark.proves("another model in mid-run", features=(pb.FEATURE_UPDATE_MODEL,), uses=("shell",))
+    async def test_the_next_call_of_the_model_names_another_one(self, harness: Harness) -> None:
+        settings = harness.isolation.home / ".qwen/settings.json"
+        provider = {"envKey": "OPENAI_API_KEY", "baseUrl": f"{harness.model.url}/v1"}
+        models = [{"id": name, "name": name, **provider} for name in ("scripted-1", "scripted-2")]
+        text = json.dumps({**json.loads(settings.read_text()), "modelProviders": {"openai": models}})
+        settings.write_text(text)
+        await super().test_the_next_call_of_the_model_names_another_one(harness)
+        assert json.loads(settings.read_text()).get("model") is None, "its user's own choice stays"
 
     async def test_another_mode_decides_about_the_next_action(self, harness: Harness) -> None:
         await decides_about_the_next_action(harness, "yolo")

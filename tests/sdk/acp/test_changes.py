@@ -81,6 +81,17 @@ def test_a_model_of_the_command_line_can_be_changed() -> None:
     assert talk.written[0]["method"] == "session/set_model"
 
 
+def test_a_model_is_asked_for_by_its_name_with_what_the_agent_needs_to_know() -> None:
+    named = {"currentModelId": "m1(x)", "availableModels": [{"modelId": "m1(x)"}, {"modelId": "m2(x)"}]}
+    options = AcpOptions(model_name=lambda model: model.removesuffix("(x)"), model_meta={"keep": False})
+    offered = [{**OPTIONS[1], "options": [{"value": "m1(x)"}, {"value": "m2(x)"}, {"value": "m2"}]}]
+    talk = working(options, models=named, configOptions=offered)
+    change(talk, MODEL)
+    (asked,) = talk.written
+    assert asked["method"] == "session/set_model"
+    assert asked["params"] == {"sessionId": "s-1", "modelId": "m2(x)", "_meta": {"keep": False}}
+
+
 def test_a_change_waits_until_the_turn_runs_and_is_none_once_it_is_to_stop() -> None:
     assert Talk().hear(READY[0]).parser.update(MODE) is None
     talk = working(modes=MODES)

@@ -3,7 +3,7 @@
 from dragoman.sdk._encoding.fields import Fields
 from dragoman.sdk._encoding.jsonrpc import Peer, RpcError
 from dragoman.sdk._output.parser import FailureInfo, NotUpdated, Output, Update, Updated, Write
-from dragoman.sdk.acp._session import Adjustment, Choices, adjusted, chosen_mode, chosen_model
+from dragoman.sdk.acp._session import AcpOptions, Adjustment, Choices, adjusted, chosen_mode, chosen_model
 
 TAG = "update/"
 """Begins the tags of the requests for changes."""
@@ -15,17 +15,19 @@ class Changes:
     Args:
         peer: our side of the conversation.
         choices: what can be chosen in the session, and what is.
+        options: the agent's ways.
     """
 
-    def __init__(self, peer: Peer[str], choices: Choices) -> None:
+    def __init__(self, peer: Peer[str], choices: Choices, options: AcpOptions) -> None:
         self._peer = peer
+        self._options = options
         self._choices = choices
         self._pending: dict[str, tuple[str, Adjustment]] = {}
 
     def make(self, update: Update, session_id: str) -> Output:
         """Ask the agent for a change; what it does not offer is rejected in its place."""
         if update.model:
-            found = chosen_model(update.model, self._choices)
+            found = chosen_model(update.model, self._options, self._choices)
         else:
             found = chosen_mode(update.permission_mode, self._choices)
         if isinstance(found, FailureInfo):

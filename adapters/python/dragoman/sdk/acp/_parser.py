@@ -93,7 +93,7 @@ class AcpParser:
         self._updates = Updates(self._options, conversation.cwd, self._cost, servers=conversation.server_names)
         self._nested: dict[str, Updates] = {}
         self._requests = Requests(self._peer, self._options, conversation, self._updates.calls)
-        self._changes = Changes(self._peer, self._updates.choices)
+        self._changes = Changes(self._peer, self._updates.choices, self._options)
         self._session_id = ""
         self._adjustments: list[Adjustment] = []
         self._stopping = False

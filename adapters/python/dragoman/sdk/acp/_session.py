@@ -59,6 +59,8 @@ class AcpOptions(Struct, frozen=True):
     """The mode to switch to. Empty: the request's native mode, else the agent's default."""
     sets_model: bool = True
     """Whether the model is chosen over the protocol. False: the command line or environment does it."""
+    model_meta: Mapping[str, object] = field(default_factory=dict)
+    """The ``_meta`` of a request for another model, which is then ``session/set_model``: an option has none."""
     config_values: Mapping[str, str] = field(default_factory=dict)
     """Values of the session's config options, by option id or category."""
     slash_commands: bool = False
@@ -313,7 +315,7 @@ def adjustments(conversation: Conversation, options: AcpOptions, choices: Choice
             return found
         asked.append(found)
     if conversation.model and options.sets_model and conversation.model != choices.model:
-        found = chosen_model(conversation.model, choices)
+        found = chosen_model(conversation.model, options, choices)
         if isinstance(found, FailureInfo):
             return found
         asked.append(found)
@@ -337,13 +339,16 @@ def chosen_mode(mode: str, choices: Choices) -> Adjustment | FailureInfo:
     return _not_offered(f"the mode {mode}", [*choices.modes, *(option_values(option) if option is not None else ())])
 
 
-def chosen_model(model: str, choices: Choices) -> Adjustment | FailureInfo:
-    """Return what asks for a model; a failure if the agent does not offer it."""
+def chosen_model(model: str, options: AcpOptions, choices: Choices) -> Adjustment | FailureInfo:
+    """Return what asks for a model, by its ID or name; a failure if the agent does not offer it."""
     option = choices.find("model")
-    if option is not None and model in option_values(option):
+    if option is not None and model in option_values(option) and not options.model_meta:
         return _set_option(option, model)
-    if model in choices.models:
-        return "session/set_model", {"modelId": model}
+    named = next((offered for offered in choices.models if options.model_name(offered) == model), model)
+    model_id = model if model in choices.models else named
+    if model_id in choices.models:
+        meta = {"_meta": {**options.model_meta}} if options.model_meta else {}
+        return "session/set_model", {"modelId": model_id, **meta}
     offered = [*choices.models, *(option_values(option) if option is not None else ())]
     if not offered:
         message = "This agent does not let its model be chosen over the protocol. Leave the model out."
