@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from dragoman.client import Client, DragomanError
 from dragoman.v1 import router_pb2
 
@@ -76,10 +78,24 @@ VALUES: Final[dict[str, Any]] = {
 """Two routers on PostgreSQL; one adapter beside them, two in pods of their own."""
 READER: Final = "spiffe://cluster/reader"
 """An identity that may read."""
+ISSUER: Final = "https://kubernetes.default.svc"
+"""Of the tokens of accounts."""
+CALLER: Final = "caller"
+"""An account that may start runs."""
 _TRUST: Final = f"""
 [[identities]]
 uri = "{READER}"
 scopes = ["read"]
+
+[[issuers]]
+name = "cluster"
+issuer = "{ISSUER}"
+audience = "dragoman"
+jwks = "cluster.json"
+grants = [{{ claims = {{ sub = "system:serviceaccount:{SPACE}:{CALLER}" }}, scopes = ["run"] }}]
+
+[run_tokens]
+key = "run.key"
 """
 _HOOKS: Final = f"""
 [outside]
@@ -168,12 +184,16 @@ def outside(node: Node, authority: Authority) -> Iterator[Files]:
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}},
     )
     wait_until("the namespace has its account", lambda: _has_account(node))
+    keys = node.kubectl("get", "--raw", "/openid/v1/jwks")
+    run_key = ed25519.Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     node.apply(
         certificates(authority),
         _secret("dragoman-token", {"token": token.encode()}),
         _secret("dragoman-postgresql", {"url": url.encode()}),
         tokens_secret(b'{"tokens": []}'),
-        _secret("dragoman-trust", {"trust.toml": _TRUST.encode()}),
+        _secret("dragoman-trust", {"trust.toml": _TRUST.encode(), "cluster.json": keys.encode(), "run.key": run_key}),
         _secret("dragoman-webhooks", {"webhooks.toml": _HOOKS.encode(), "outside.key": hook_key}),
         _secret("dragoman-agents", {"model-key": AGENT_KEY.encode()}),
         *_model(),
