@@ -93,7 +93,7 @@ test-helm: $(VENV)/.dev ## the Helm chart: linted, rendered, checked by the sche
 	PATH="$$(scripts/install-helm):$$PATH" $(VENV)/bin/python -m pytest -n $(JOBS) -m helm tests/deploy
 
 test-cluster: $(VENV)/.dev ## the chart and the images in a real Kubernetes of one node; as root, builds it for half an hour the first time
-	cluster=$$(scripts/install-cluster); scripts/build-images router dragoman-exec claude-code codex; PATH="$$(scripts/install-helm):$$PATH" \
+	cluster=$$(scripts/install-cluster); scripts/build-images router dragoman-exec claude-code codex systemd; PATH="$$(scripts/install-helm):$$PATH" \
 	DRAGOMAN_CLUSTER="$$cluster" unshare --net $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 -m cluster tests/cluster
 
 test-partitions: $(VENV)/.dev ## two routers, an adapter and PostgreSQL in network namespaces, cut off from each other; as root
