@@ -1,8 +1,10 @@
 """Cursor's adapter: the frames of its documentation, understood; its plans, and what it makes of failures."""
 
 import json
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from dragoman.adapters.cursor.adapter import BASE, allows_everything
 from dragoman.adapters.cursor.parse import CursorParser
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk import Evidence, Line, Output, Plan, Report, SessionPlan
+from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -294,3 +297,56 @@ def test_what_a_tool_changed_is_reported(tmp_path: Path) -> None:
     assert (created.path, created.operation) == (str(tmp_path / "a.txt"), pb.FILE_OPERATION_CREATE)
     assert "+hello" in created.diff
     assert (deleted.path, deleted.operation) == (str(tmp_path / "a.txt"), pb.FILE_OPERATION_DELETE)
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "state", "method"),
+    [
+        ("Logged in as a@words.example", "", api.AUTH_STATE_OK, "login"),
+        ("", "Logged in", api.AUTH_STATE_OK, "login"),
+        ("Not logged in", "", api.AUTH_STATE_MISSING, ""),
+        ("", "You are not authenticated.", api.AUTH_STATE_MISSING, ""),
+        ("", "", api.AUTH_STATE_UNKNOWN, ""),
+    ],
+)
+async def test_its_login_is_what_it_reports(
+    monkeypatch: pytest.MonkeyPatch, out: str, err: str, state: int, method: str
+) -> None:
+    asked: list[Any] = []
+
+    async def probe(argv: list[str], env: dict[str, str], limit_s: float) -> Any:
+        asked.append((argv, env, limit_s > 0))
+        return SimpleNamespace(stdout=out, stderr=err)
+
+    monkeypatch.setattr(import_module("dragoman.adapters.cursor.adapter"), "probe", probe)
+    found = await adapter().auth("/opt/cursor", {"A": "b"})
+    assert (found.state, found.method, found.subscription) == (state, method, method == "login")
+    assert asked == [(["/opt/cursor", "status"], {"A": "b"}, True)]
+    with_key = await adapter().auth("/opt/cursor", {"CURSOR_API_KEY": "k"})
+    assert (with_key.state, with_key.method) == (api.AUTH_STATE_OK, "api_key")
+    assert len(asked) == 1, "with a key it is not asked"
+
+
+def test_a_key_does_not_say_who_pays() -> None:
+    paid = [adapter().billing(env, Report()) for env in ({}, {"CURSOR_API_KEY": "k"})]
+    assert [(each.type, each.biller) for each in paid] == [
+        (pb.BILLING_TYPE_SUBSCRIPTION, "cursor"),
+        (pb.BILLING_TYPE_UNSPECIFIED, "cursor"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "title"),
+    [
+        ({"path": "a", "command": "b"}, "sunset a"),
+        ({"command": "ls\nrm"}, "sunset ls"),
+        ({"pattern": "x*"}, "sunset x*"),
+        ({"url": "u"}, "sunset u"),
+        ({}, "sunset"),
+        ({"path": "p" * 200}, "sunset " + "p" * 113),
+    ],
+)
+def test_a_call_has_a_title_of_one_line(arguments: dict[str, str], title: str) -> None:
+    outputs, _ = parse(tool("started", "sunsetToolCall", {"args": arguments}))
+    (call,) = of_kind(outputs, "tool_call")
+    assert call.title == title

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.openclaw import plan
-from dragoman.adapters.openclaw.environment import Setting, own_config, read_setting, run_file, tool_environment
+from dragoman.adapters.openclaw.environment import (
+    Setting,
+    own_config,
+    read_setting,
+    run_file,
+    selected_model,
+    tool_environment,
+)
 from dragoman.adapters.openclaw.status import judge, models_of, was_used
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.sdk import Model
@@ -193,3 +200,53 @@ def test_one_that_was_never_used_is_not_asked_for_its_login(tmp_path: Path) -> N
     assert was_used({**fresh, "OPENAI_API_KEY": "sk-fake"}, ["OPENAI_API_KEY"])
     (tmp_path / "openclaw").mkdir()
     assert was_used(fresh, ["OPENAI_API_KEY"])
+
+
+SHARED = """
+    PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ DO_NOT_TRACK SSL_CERT_FILE SSL_CERT_DIR NODE_EXTRA_CA_CERTS
+    HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy LC_ALL XDG_CONFIG_HOME
+    OPENCLAW_ANY
+"""
+FIXED = {
+    **dict.fromkeys(("DISABLE_BONJOUR", "SKIP_CHANNELS", "SKIP_CRON", "NO_RESPAWN", "NO_AUTO_UPDATE"), "1"),
+    **dict.fromkeys(("HIDE_BANNER", "SUPPRESS_NOTES"), "1"),
+    "EXEC_SHELL_SNAPSHOT": "0",
+}
+
+
+def test_a_gateway_has_these_variables_and_no_others(tmp_path: Path) -> None:
+    shared = {**dict.fromkeys(SHARED.split(), "v"), "OPENCLAW_STATE_DIR": str(tmp_path)}
+    setting = read_setting("/opt/openclaw", {**shared, "TMPDIR": "v", "EDITOR": "v", "NO_COLOR": ""})
+    fixed = {f"OPENCLAW_{name}": value for name, value in FIXED.items()}
+    assert setting.environment == {**shared, **fixed, "NO_COLOR": "1"}
+    assert (setting.executable, setting.state_dir) == ("/opt/openclaw", tmp_path)
+
+
+def test_the_configuration_of_the_adapters_gateway(tmp_path: Path) -> None:
+    setting = Setting("/opt/openclaw", tmp_path, tmp_path / "openclaw.json", {})
+    assert own_config(setting, 4711, tmp_path / "own") == {
+        "gateway": {
+            "mode": "local",
+            "port": 4711,
+            "bind": "loopback",
+            "auth": {"mode": "token", "token": "${OPENCLAW_GATEWAY_TOKEN}"},
+            "tls": {"enabled": False},
+            "controlUi": {"enabled": False},
+        },
+        "plugins": {
+            "enabled": True,
+            "load": {"paths": [f"{tmp_path}/own/plugin"]},
+            "entries": {"dragoman": {"enabled": True, "config": {"runs": f"{tmp_path}/own/runs"}}},
+        },
+        "logging": {"file": f"{tmp_path}/own/openclaw.log"},
+        "update": {"checkOnStart": False},
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [("a/b", ("b", "a")), ({"primary": "a/b/c"}, ("b/c", "a")), ("b", ("b", "")), ({}, ("", ""))],
+)
+def test_the_model_of_the_users_configuration(model: Any, expected: tuple[str, str]) -> None:
+    selected = selected_model({"agents": {"defaults": {"model": model}}})
+    assert (selected.model, selected.provider) == expected

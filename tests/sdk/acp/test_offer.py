@@ -6,7 +6,7 @@ import pytest
 from dragoman.sdk.acp._session import described, read_offer
 
 INFO = {"name": "words", "title": "Words", "version": "1.2"}
-OFFERS = {
+OFFERS: dict[str, dict[str, Any]] = {
     "session/load": {"loadSession": True},
     "session/resume": {"sessionCapabilities": {"resume": {}}},
     "session/fork": {"sessionCapabilities": {"fork": {}}},
@@ -34,20 +34,24 @@ def test_an_agent_that_offers_nothing(info: dict[str, str], name: str) -> None:
 
 
 def test_what_is_not_true_is_not_offered() -> None:
-    able = {"loadSession": "yes", "mcpCapabilities": {"http": "yes"}, "promptCapabilities": {"image": 1}}
+    able: dict[str, Any] = {
+        "loadSession": "yes",
+        "mcpCapabilities": {"http": "yes"},
+        "promptCapabilities": {"image": 1},
+    }
     offer = read_offer({"protocolVersion": 1, "agentCapabilities": {**able, "sessionCapabilities": {"fork": True}}})
-    assert not (offer.loads or offer.http_mcp or offer.images or offer.forks or offer.resumes)
+    assert (offer.loads, offer.http_mcp, offer.images, offer.forks, offer.resumes) == (False,) * 5
     assert offer.version == 1
 
 
 def test_all_offers_are_named_in_order() -> None:
-    able = {
+    able: dict[str, Any] = {
         "loadSession": True,
         "sessionCapabilities": {"resume": {}, "fork": {}, "additionalDirectories": {}},
         "mcpCapabilities": {"http": True},
         "promptCapabilities": {"image": True},
     }
     offers = ", ".join(OFFERS)
-    methods = [{"id": "login"}]
+    methods: list[Any] = [{"id": "login"}]
     assert described_as(able, agentInfo=INFO, authMethods=methods) == f"Words 1.2 offers {offers}."
     assert read_offer({"authMethods": methods}).auth_methods == tuple(methods)
