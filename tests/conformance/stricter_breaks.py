@@ -7,7 +7,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.conformance.breaks import answer, error, event, request
-from tests.conformance.proxy import Break, Call
+from tests.conformance.proxy import Break, Call, Events
 
 
 def _only_claims(claim: pb.SessionDisposition.ValueType, *, is_copy: bool) -> Break:
@@ -57,6 +57,13 @@ def _refuse_malformed(call: Call) -> None:
         raise error(Reason.INVALID_REQUEST)
 
 
+async def _break_off(call: Call, events: Events) -> Events:
+    async for came in events:
+        if "deaf" in call.script and came.HasField("result"):
+            raise error(Reason.INTERNAL)
+        yield came
+
+
 STRICTER: dict[tuple[str, str], Break] = {
     ("session.resumes", "the agent does not receive the ID"): _only_claims(
         pb.SESSION_DISPOSITION_RESUME, is_copy=False
@@ -77,6 +84,7 @@ STRICTER: dict[tuple[str, str], Break] = {
     ("detect.missing", "neither a hint nor a problem"): answer(
         "Detect", lambda _, came: came.detections[0].ClearField("hint")
     ),
+    ("cancel.grace-zero", "Execute failed"): Break(events=_break_off),
     ("run.missing", "OUTCOME_SUCCEEDED instead of FAILED"): event("", "result", _succeed),
     ("run.missing", "the failure has no message"): event(
         "", "result", lambda came: came.result.failure.ClearField("message")

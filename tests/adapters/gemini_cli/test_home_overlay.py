@@ -2,7 +2,9 @@
 
 import json
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,6 +50,22 @@ def test_settings_of_the_run_win_and_the_users_stay(user: Path, run_dir: Path) -
     settings = settings_in(make_home(run_dir, {"HOME": str(user)}))
     assert settings["general"] == {"maxAttempts": 2, "vimMode": True}
     assert (user / ".gemini" / "settings.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("resumes", "way", "protects"), [(True, "acp", True), (True, "stream-json", False), (False, "acp", False)]
+)
+async def test_a_run_gets_its_home_and_its_session_is_protected(
+    user: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch, resumes: bool, way: str, protects: bool
+) -> None:
+    module = import_module("dragoman.adapters.gemini_cli.adapter")
+    protected: list[Any] = []
+    monkeypatch.setattr(module, "transport", lambda _: way)
+    monkeypatch.setattr(module, "protect_session", lambda env, session: protected.append((env, session)))
+    job: Any = SimpleNamespace(session=SimpleNamespace(resumes=resumes, native_id=SESSION), run_dir=run_dir)
+    env = {"HOME": str(user)}
+    assert settings_in(dict(await adapter().prepare(job, env)))["general"] == {"maxAttempts": 2, "vimMode": True}
+    assert protected == ([(env, SESSION)] if protects else [])
 
 
 def test_what_is_the_users_is_linked_to_and_sessions_stay(user: Path, run_dir: Path) -> None:

@@ -91,6 +91,19 @@ def test_no_secret_is_looked_for_in_an_image(tmp_path: Path) -> None:
     ]
 
 
+def test_five_hundred_sessions_are_stored_for_their_user_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "state" / "sessions"
+    folder.mkdir(parents=True)
+    for number in range(500):
+        (folder / f"{number:03}.json").write_text("[]")
+        os.utime(folder / f"{number:03}.json", (number, number))
+    Transcripts(folder).save(ID, [prompt("x")], same)
+    assert sorted(names(folder)) == sorted([*(f"{number:03}.json" for number in range(1, 500)), f"{ID}.json"])
+    assert (folder / f"{ID}.json").stat().st_mode & 0o777 == 0o600
+    Transcripts(tmp_path / "new").save(ID, [prompt("x")], same)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
 def test_the_oldest_sessions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcripts, "MOST_SESSIONS", 2)
     for number in range(3):

@@ -135,3 +135,16 @@ def test_lines_are_counted_by_their_ends() -> None:
     assert end_of_lines(b"a\nb\nc", 2) == 5
     assert end_of_lines(b"\n\n\n", 1) == 1
     assert end_of_lines(b"x" * 10, 1) == 10
+
+
+async def test_a_pipe_that_has_ended_is_never_read_again(ends: tuple[Reader, int]) -> None:
+    """Its descriptor may be another file's by then."""
+    reader, writer = ends
+    reader.pipe.start()
+    os.close(writer)
+    await reader.ended()
+    reader.pipe.pause()
+    reader.pipe.resume()
+    reader.pipe.start()
+    reader.pipe.abandon()
+    assert (reader.ends, reader.data) == (1, b"")
