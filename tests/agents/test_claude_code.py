@@ -3,8 +3,8 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -92,6 +92,10 @@ async def issuer_of(harness: Harness) -> AsyncIterator[tuple[dict[str, str], Vis
         yield {**harness.env, **leading_here}, browse
 
 
+def logging_in(harness: Harness, env: dict[str, str]) -> "aclosing[AsyncGenerator[api.LoginResponse, None]]":
+    return aclosing(harness.client.login(harness.adapter, env=env))
+
+
 async def browse(url: str) -> None:
     """Return from a page of a login with its code."""
     asked = parse_qs(urlsplit(url).query)
@@ -151,6 +155,36 @@ class TestClaudeCode(FullSuite):
             ),
         ),
     )
+
+    async def test_a_login_is_stored_and_not_reported(self, harness: Harness) -> None:
+        stored = harness.isolation.config / ".credentials.json"
+        async with (
+            issuer_of(harness) as (env, visit),
+            aclosing(harness.client.login("claude_code", env=env)) as steps,
+        ):
+            begun = await anext(steps)
+            assert not stored.exists()
+            await visit(begun.prompt.url)
+            shown = str([begun, *[step async for step in steps]])
+        assert SECRETS[0] in stored.read_text()
+        assert stored.stat().st_mode & 0o077 == 0
+        assert not any(secret in shown for secret in SECRETS)
+
+    async def test_a_login_that_is_refused(self, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delitem(ANSWERS, "/v1/oauth/token")
+        async with (
+            issuer_of(harness) as (env, visit),
+            aclosing(harness.client.login("claude_code", env=env)) as steps,
+        ):
+            await visit((await anext(steps)).prompt.url)
+            (ended,) = [step async for step in steps]
+        assert ended.outcome.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
+        assert "404" in ended.outcome.failure.message
+        assert not (harness.isolation.config / ".credentials.json").exists()
+
+    async def test_a_key_has_no_rate_limits_to_report(self, harness: Harness) -> None:
+        response = await harness.client.get_quota("claude_code", env=harness.env)
+        assert response.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
 
     async def test_its_own_choice_of_a_model_can_be_asked_for(self, harness: Harness) -> None:
         await harness.run("MOCK_TEXT")

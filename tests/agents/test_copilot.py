@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -116,6 +116,29 @@ class TestCopilot(FullSuite):
             ),
         ),
     )
+
+    async def test_a_login_is_stored_and_not_reported(self, harness: Harness) -> None:
+        async with issuer_of(harness) as (env, visit), aclosing(harness.client.login("copilot", env=env)) as steps:
+            begun = await anext(steps)
+            assert begun.prompt.user_code == "ABCD-1234"
+            await visit(begun.prompt.url)
+            shown = str([begun, *[step async for step in steps]])
+        assert TOKEN in (harness.isolation.config / "config.json").read_text()
+        assert TOKEN not in shown
+
+    async def test_a_login_that_can_be_stored_nowhere_fails(self, harness: Harness) -> None:
+        async with issuer_of(harness) as (env, visit):
+            (harness.isolation.config / "settings.json").unlink()
+            without_ring = {**env, "DBUS_SESSION_BUS_ADDRESS": "unix:path=/nowhere"}
+            async with aclosing(harness.client.login("copilot", env=without_ring)) as steps:
+                await visit((await anext(steps)).prompt.url)
+                (ended,) = [step async for step in steps]
+        assert ended.outcome.failure.code == "copilot_token_not_saved"
+        assert "storeTokenPlaintext" in ended.outcome.failure.message
+
+    async def test_no_quota_without_a_login(self, harness: Harness) -> None:
+        response = await harness.client.get_quota("copilot", env=harness.env | {"COPILOT_OFFLINE": "false"})
+        assert response.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
 
     @proves("300 KB prompt")
     async def test_a_prompt_of_300_kb(self, harness: Harness) -> None:

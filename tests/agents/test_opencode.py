@@ -7,7 +7,7 @@ be the first in theirs.
 import json
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 from tests.agents.harness import BIN, TEST_S, Failing, Harness, Recipe, ServedAdapter, Visit, answering, words_server
-from tests.agents.issuer import Issuer, intercepting
+from tests.agents.issuer import SECRETS, Issuer, intercepting
 from tests.agents.several import QuietSuite
 from tests.agents.suite import ALLOWED, ASKED, SharedAdapter, resuming
 
@@ -28,13 +28,19 @@ pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
 @asynccontextmanager
 async def issuer_of(harness: Harness) -> AsyncIterator[tuple[dict[str, str], Visit]]:
-    """Be OpenAI; yield an environment that leads there, with a store of its own, and what enters the code."""
-    issuer, data = Issuer(), harness.root / "data"
-
-    async with intercepting(harness.root, ("auth.openai.com",), issuer.answer) as leading_here:
-        env = {**harness.env, **leading_here, "XDG_DATA_HOME": str(data)}
-        del env["OPENCODE_DISABLE_DEFAULT_PLUGINS"]
+    """Be OpenAI; yield an environment that leads there, and what enters the code."""
+    issuer = Issuer()
+    async with leading_to(issuer, harness) as env:
         yield env, issuer.visit
+
+
+@asynccontextmanager
+async def leading_to(issuer: Issuer, harness: Harness) -> AsyncIterator[dict[str, str]]:
+    """Lead to an issuer; yield the environment for that, with a store of logins of its own."""
+    async with intercepting(harness.root, ("auth.openai.com",), issuer.answer) as leading_here:
+        env = {**harness.env, **leading_here, "XDG_DATA_HOME": str(harness.root / "data")}
+        del env["OPENCODE_DISABLE_DEFAULT_PLUGINS"]
+        yield env
 
 
 OPENCODE = Recipe(
@@ -106,6 +112,25 @@ class TestOpencode(SharedAdapter, QuietSuite):
         else:
             lay_out_ripgrep(served.isolation.home)
             yield Harness(served, tmp_path)
+
+    async def test_a_login_is_stored_and_not_reported(self, harness: Harness) -> None:
+        issuer = Issuer()
+        async with leading_to(issuer, harness) as env, aclosing(harness.client.login("opencode", env=env)) as steps:
+            begun = await anext(steps)
+            assert begun.prompt.user_code == "ABCD-1234"
+            issuer.enter()
+            shown = str([begun, *[step async for step in steps]])
+        assert SECRETS[0] in (harness.root / "data" / "opencode" / "auth.json").read_text()
+        assert not any(secret in shown for secret in SECRETS)
+
+    async def test_a_login_that_is_refused(self, harness: Harness) -> None:
+        issuer = Issuer()
+        async with leading_to(issuer, harness) as env, aclosing(harness.client.login("opencode", env=env)) as steps:
+            assert (await anext(steps)).HasField("prompt")
+            issuer.status = "400 Bad Request"
+            (ended,) = [step async for step in steps]
+        assert ended.outcome.failure.kind == pb.FAILURE_KIND_AUTH_REQUIRED
+        assert not (harness.root / "data" / "opencode" / "auth.json").exists()
 
     async def test_the_model_is_asked_once(self, harness: Harness) -> None:
         await harness.run("MOCK_TEXT")

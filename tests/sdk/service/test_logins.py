@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import pytest
 from dragoman.protocol.errors import Reason, invalid
 from dragoman.sdk import AdapterInfo, capabilities
 from dragoman.v1 import adapter_pb2 as api
@@ -11,6 +12,8 @@ from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
 from tests.sdk.serving import Scripted, refusal, serving
+
+KEY = {"API_KEY": "a1b2-c3d4-e5f6-g7h8"}
 
 
 class Entering(Scripted):
@@ -28,17 +31,19 @@ class Entering(Scripted):
             raise invalid("method", "is not known")
         try:
             yield api.LoginResponse(prompt=api.LoginPrompt(url="https://login.example"))
-            if request.env:
-                failure = pb.Failure(kind=pb.FAILURE_KIND_AUTH_REQUIRED, message=f"no {request.env['API_KEY']}")
+            keys = [*request.env.values(), *request.config.get_or_create_struct("env").values()]
+            if keys:
+                failure = pb.Failure(kind=pb.FAILURE_KIND_AUTH_REQUIRED, message=f"no {keys[0]}")
                 yield api.LoginResponse(outcome=api.LoginOutcome(failure=failure))
             await asyncio.Event().wait()
         finally:
             self.left.set()
 
 
-async def test_a_login() -> None:
+@pytest.mark.parametrize("where", [{"env": KEY}, {"config": {"env": KEY}}], ids=["env", "config"])
+async def test_a_login(where: dict[str, Any]) -> None:
     async with serving(Entering()) as sidecar:
-        request = api.LoginRequest(env={"API_KEY": "a1b2-c3d4-e5f6-g7h8"})
+        request = api.LoginRequest(**where)
         prompt, ended = [event async for event in sidecar.stub.Login(request)]
     assert prompt.prompt.url == "https://login.example"
     assert ended.outcome.failure.message == "no [redacted]"
