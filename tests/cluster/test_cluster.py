@@ -208,18 +208,24 @@ async def test_a_real_claude_code_beside_the_router_works_with_the_model_of_anot
     assert [event for event in events if event.HasField("tool_call")]
 
 
-async def test_a_real_codex_in_a_pod_of_its_own_works_with_the_model_of_another_pod(
-    client: Client, measured: Measured
-) -> None:
+def codex_run() -> Any:
+    """Return a run of Codex that writes a file."""
     provider = f'{{name="scripted",base_url="{MODEL_URL}/v1",env_key="SCRIPTED_API_KEY",wire_api="responses"}}'
     settings = ('model="gpt-5.5"', 'model_provider="scripted"', f"model_providers.scripted={provider}")
     arguments = [
         word for one in (*settings, "features.plugins=false", "analytics.enabled=false") for word in ("-c", one)
     ]
-    started = time.monotonic()
     request = execute_request("codex", WRITE, cwd="/workspace", config={"extraArgs": arguments})
     request.env["SCRIPTED_API_KEY"] = "sk-fake-0000-dragoman-testkit"
     request.permissions.auto_approve = True
+    return request
+
+
+async def test_a_real_codex_in_a_pod_of_its_own_works_with_the_model_of_another_pod(
+    client: Client, measured: Measured
+) -> None:
+    started = time.monotonic()
+    request = codex_run()
     async with client.execute(request) as run:
         events = await collect(run)
     measured.note("a run of Codex, a file written", f"{time.monotonic() - started:.1f} s")
@@ -355,6 +361,43 @@ def ready_addresses(node: Node) -> set[str]:
         if endpoint["conditions"]["ready"]
         for address in endpoint["addresses"]
     }
+
+
+async def test_an_adapter_without_pods_gets_one(client: Client, node: Node, measured: Measured) -> None:
+    """Its first pod starts cold, with the image on the node; runs are refused until it serves."""
+    first = {"process": address_run(), "codex": codex_run()}
+    for name, request in first.items():
+        scale = ("scale", f"deployment/{RELEASE}-{name}", f"--namespace={SPACE}")
+        node.kubectl(*scale, "--replicas=0")
+        wait_until("no pod is left", lambda name=name: not pods_of(node, "adapter", name))
+        node.kubectl("wait", "--for=delete", "pod", f"--selector=dragoman.dev/adapter={name}", f"--namespace={SPACE}")
+        async with asyncio.timeout(120):
+            while await starts(client, request):  # as soon as the routers know, which no call reports
+                pass
+        started = time.monotonic()
+        node.kubectl(*scale, "--replicas=1")
+        wait = ("wait", "--for=condition=Ready", "pod", f"--selector=dragoman.dev/adapter={name}")
+        wait_until("there is a pod", lambda name=name: pods_of(node, "adapter", name))
+        node.kubectl(*wait, f"--namespace={SPACE}", "--timeout=240s")
+        measured.note(f"a first pod of {name}, until it is Ready", f"{time.monotonic() - started:.1f} s")
+        async with asyncio.timeout(120):
+            while not await starts(client, request):
+                pass
+        measured.note(
+            f"a first pod of {name}, until the first event of a run in it", f"{time.monotonic() - started:.1f} s"
+        )
+
+
+async def starts(client: Client, request: Any) -> bool:
+    """Start a run, and return whether it came to its agent, whose first event is waited for."""
+    try:
+        async with client.execute(request) as run:
+            async for event in run:
+                if event.HasField("started"):
+                    return True
+    except DragomanError:
+        return False
+    return False
 
 
 async def test_a_run_outlives_the_pod_of_its_router(client: Client, node: Node, measured: Measured) -> None:

@@ -41,16 +41,22 @@ async def test_sandboxes_are_claimed_released_and_replaced(node: Node, outside: 
     wait_until("the pool has a sandbox", lambda: len(ready_addresses(node)) == 1)
     measured.note("helm install, until a sandbox of the pool is in the slice", f"{time.monotonic() - started:.1f} s")
     (warm,) = ready_addresses(node)
-    started = time.monotonic()
-    node.apply(CLAIM)
-    wait_until("a sandbox is claimed", lambda: claimed_addresses(node))
-    measured.note("a sandbox of the pool claimed", f"{time.monotonic() - started:.1f} s")
-    assert claimed_addresses(node) == {warm}, "it is one that was there"
-    wait_until("the pool has another one", lambda: len(ready_addresses(node)) == 2)
-    (other,) = ready_addresses(node) - {warm}
     port = node.get("service", RELEASE, f"--namespace={SPACE}")["spec"]["ports"][0]["nodePort"]
     async with Client(f"{ADDRESS}:{port}", reattach_s=120) as client:
         await ready_adapters(client, "process")
+        started = time.monotonic()
+        node.apply(CLAIM)
+        wait_until("a sandbox is claimed", lambda: claimed_addresses(node))
+        measured.note("a sandbox of the pool claimed", f"{time.monotonic() - started:.1f} s")
+        assert claimed_addresses(node) == {warm}, "it is one that was there"
+        async with client.execute(address_run()) as run:
+            await begin_of(run)
+            measured.note(
+                "a sandbox of the pool claimed, until the first line of a run in it",
+                f"{time.monotonic() - started:.1f} s",
+            )
+        wait_until("the pool has another one", lambda: len(ready_addresses(node)) == 2)
+        (other,) = ready_addresses(node) - {warm}
         served: set[str] = set()
         begins: Sequence[list[pb.AgentEvent]] = ()
         ends: Sequence[list[pb.AgentEvent]] = ()
