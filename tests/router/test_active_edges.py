@@ -114,5 +114,4 @@ async def test_none_is_set_while_the_router_drains(folder: Path) -> None:
         request = router_pb2.SetActiveAgentRequest(task_key="t")
         assert (await failure(caller.router.SetActiveAgent(request))).reason is Reason.DRAINING
         sidecar.open("g")
-        await lasting.rest()
         await stopping

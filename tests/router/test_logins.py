@@ -72,7 +72,6 @@ async def test_none_begins_while_the_router_drains(folder: Path) -> None:
         refused = await failure(caller.adapter.Login(pb.LoginRequest(adapter="one")).read())
         assert refused.reason is Reason.DRAINING
         sidecar.open("g")
-        await lasting.rest()
         await stopping
     assert sidecar.asked == []
 

@@ -148,6 +148,19 @@ async def test_a_task_in_use_keeps_its_agent_though_its_use_is_written_once_a_da
     assert await active.use(task) == ""
 
 
+async def test_a_task_keeps_its_agent_as_long_as_its_sessions(store: Store) -> None:
+    clock, task = SetClock(), TaskId("c", "t")
+    await store.agents.insert(router_pb2.StoredAgent(name="reviewer", version=1))
+    await store.active.put(task, "reviewer", clock.time())
+    retention = RetentionTask(store, clock, replace(KEPT, sessions_s=10 * TOUCH_S))
+    clock.now += 9 * TOUCH_S
+    await retention.forget()
+    assert await store.active.get(task) is not None
+    clock.now += 2 * TOUCH_S
+    await retention.forget()
+    assert await store.active.get(task) is None
+
+
 async def test_sessions_are_forgotten_as_it_was_configured(folder: Path) -> None:
     async with harness_in(folder, log_retain_s=0.0, log_retain_sessions_s=0.01) as harness:
         await harness.run({"set": "s1"})
