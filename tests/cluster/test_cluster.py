@@ -498,8 +498,9 @@ def note_memory(node: Node, measured: Measured) -> None:
     program = ("ctr", "--address=/run/containerd/containerd.sock", "--namespace=k8s.io", "tasks", "metrics")
     selector = f"--selector=app.kubernetes.io/instance={RELEASE}"
     for pod in node.get("pods", f"--namespace={SPACE}", selector)["items"]:
+        is_to_stay = "deletionTimestamp" not in pod["metadata"]
         for status in pod["status"].get("containerStatuses", []) + pod["status"].get("initContainerStatuses", []):
-            if "running" in status["state"]:
+            if is_to_stay and "running" in status["state"]:
                 identity = status["containerID"].partition("//")[2]
                 memory = json.loads(node.run(*program, "--format=json", identity))["memory"]
                 used = int(memory["usage"]["usage"]) - int(memory.get("total_inactive_file", 0))
