@@ -61,6 +61,66 @@ def test_moments_named_in_texts(text: str, expected: datetime | None) -> None:
     assert parse_reset_time(text, NOW) == expected
 
 
+@pytest.mark.parametrize(
+    "link", [":", "=", '": "', *(f" {word} " for word in ("on", "at", "in", "after", "for")), " by ", " "]
+)
+def test_a_wait_has_many_words(link: str) -> None:
+    for cue in (
+        *("reset", "resets", "refresh", "renew", "renews", "try again", "retry again", "try", "retry", "WAIT"),
+        *("try your request", "retry your request", "retry after", "retry-after", "retry_delay", "retrydelay"),
+        *("available", "available again"),
+    ):
+        assert parse_reset_time(f"{cue}{link}90s", NOW) == at(11, 22, 8, 1, 30), cue
+        assert parse_reset_time(f"{cue}{link}2026-11-22T10:00:00Z", NOW) == at(11, 22, 10), cue
+
+
+@pytest.mark.parametrize(
+    ("units", "seconds"),
+    [
+        (("ms", "millisecond", "milliseconds"), 0.001),
+        (("s", "sec", "secs", "second", "seconds"), 1),
+        (("m", "min", "mins", "minute", "minutes"), 60),
+        (("h", "hr", "hrs", "hour", "hours"), 3600),
+        (("d", "day", "days"), 86400),
+        (("w", "week", "weeks"), 604800),
+    ],
+)
+def test_units_of_time(units: tuple[str, ...], seconds: float) -> None:
+    for unit in units:
+        for text in (f"retry in 2{unit}", f"retry in 2 {unit.upper()}.", f"retry in 0s 2{unit}"):
+            assert parse_reset_time(text, NOW) == NOW + timedelta(seconds=2 * seconds), text
+        assert parse_reset_time(f"retry in 2{unit}x", NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("retry in 1h 2m 3s 4ms 0s 5s", 3728.004),
+        ("retry in 1h, 2m and 3s", 3723),
+        ("retry until 7s", 7),
+        ("retry-after 7", 7),
+        ("retryafter=7", 7),
+        ('retry_after":"7"', 7),
+        ("retry after 7 parsecs", None),
+        ("retry-after: 7:30", None),
+        ("retry-after: 7-8", None),
+        ("retry-after: 1234567890123", None),
+        ("retry in 62 days", 62 * 86400),
+        ("retry in 63 days", None),
+        ("retry in 62 days 1s", None),
+    ],
+)
+def test_amounts_of_time(text: str, seconds: float | None) -> None:
+    assert parse_reset_time(text, NOW) == (None if seconds is None else NOW + timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize(
+    "text", ["limit reached|%", "limit reached | %", "reset=%", 'resetAt": %', "resets:%", "reset_at = %"]
+)
+def test_seconds_since_1970(text: str) -> None:
+    assert parse_reset_time(text.replace("%", "1795338000"), NOW) == datetime.fromtimestamp(1795338000, UTC)
+
+
 def test_a_timestamp_without_a_zone_is_in_the_local_one() -> None:
     local = NOW.astimezone(ZoneInfo("America/Los_Angeles"))
     assert parse_reset_time("resets at 2026-11-22 10:00:00", local) == at(11, 22, 18)
