@@ -76,12 +76,12 @@ def test_sessions(options: dict[str, Any], message: str) -> None:
     assert raised.value.message == message
 
 
-def fallbacks(**given: Any) -> FallbackOptions:
+def fallbacks(**options: Any) -> FallbackOptions:
     none: dict[str, Any] = {
         **dict.fromkeys(("fallback", "fallback_on", "fallback_config", "queue")),
         "ignore_breaker": False,
     }
-    return FallbackOptions(**{**none, **given})
+    return FallbackOptions(**{**none, **options})
 
 
 KINDS = ", ".join(name.removeprefix("FAILURE_KIND_").lower() for name in pb.FailureKind.keys()[1:])

@@ -9,8 +9,12 @@ import pytest
 from dragoman.conformance.check import Violation
 from dragoman.conformance.checks.lifecycle import refused_run
 from dragoman.conformance.checks.missing import test_environment as missing_environment
+from dragoman.conformance.checks.router import session_unknown
+from dragoman.conformance.checks.updating import refused as refused_change
+from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from dragoman.v1 import router_pb2
 
 
 async def test_a_process_that_accepts_runs_for_ever_is_named() -> None:
@@ -41,3 +45,61 @@ async def test_only_an_agent_with_a_workspace_gets_one(features: list[int]) -> N
     )
     await missing_environment(kit)
     assert asked == [("TestEnvironment", "/kit" if features else "", api.TEST_MODE_QUICK, "/kit/no-such-program")]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_session_that_never_was_is_not_deleted(deleted: bool) -> None:
+    async def answer(rpc: str, request: Any) -> Any:
+        assert request.adapter == "agent"
+        if rpc == "GetSession":
+            raise DragomanError(Reason.SESSION_NOT_FOUND, "none")
+        return router_pb2.DeleteSessionResponse(deleted=deleted)
+
+    calls = SimpleNamespace(GetSession=lambda request: request, DeleteSession=lambda request: request)
+    kit: Any = SimpleNamespace(
+        is_router=True, router=calls, answer=answer, described=SimpleNamespace(adapter="agent")
+    )
+    if not deleted:
+        await session_unknown(kit)
+        return
+    with pytest.raises(Violation, match="deleted a session that never was"):
+        await session_unknown(kit)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (DragomanError(Reason.NOT_IMPLEMENTED, "of an earlier revision"), ""),
+        (DragomanError(Reason.NOT_SUPPORTED, "no", violations=[FieldViolation("model", "no")]), ""),
+        (DragomanError(Reason.NOT_SUPPORTED, "no"), "the field 'model' is not named, but []"),
+        (DragomanError(Reason.RUN_NOT_FOUND, "no"), "NOT_SUPPORTED is due, not"),
+    ],
+    ids=["earlier", "supported", "unnamed", "other"],
+)
+async def test_a_change_that_is_not_declared_is_refused(error: DragomanError, message: str, tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    async def call(rpc: str, request: api.UpdateRunRequest) -> Any:
+        asked.append((rpc, request.run_id, request.model))
+        raise error
+
+    async def nothing(*_: Any) -> None:
+        """Wait for nothing."""
+
+    kit: Any = SimpleNamespace(
+        adapter="agent",
+        has=[pb.FEATURE_UPDATE_PERMISSION_MODE].__contains__,
+        setup=SimpleNamespace(agent="script"),
+        path=lambda name: tmp_path / name,
+        request=lambda *_, **__: api.ExecuteRequest(run_id="run-1"),
+        execute=lambda _: SimpleNamespace(rest=nothing, until_text=nothing),
+        call=call,
+    )
+    if message:
+        with pytest.raises(Violation) as raised:
+            await refused_change(kit)
+        assert str(raised.value).startswith(message)
+    else:
+        await refused_change(kit)
+    assert asked == [("UpdateRun", "run-1", "conformance")]
+    assert (tmp_path / "gate").exists()

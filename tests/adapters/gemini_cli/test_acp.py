@@ -254,3 +254,19 @@ def test_whatever_comes_nothing_raises(data: bytes) -> None:
     talk = Talk()
     for stream in ("stdout", "stderr"):
         list(talk.parser.line(stream, Line(data, 0, True)))
+
+
+@pytest.mark.parametrize(
+    ("counted", "tokens"),
+    [
+        (None, None),
+        ({}, None),
+        ({"input_tokens": 0, "output_tokens": 0}, None),
+        ({"input_tokens": 3, "output_tokens": 0}, pb.TokenCounts(input=3, output=0)),
+        ({"input_tokens": 0, "output_tokens": 2}, pb.TokenCounts(input=0, output=2)),
+    ],
+)
+def test_what_a_turn_used(counted: dict[str, int] | None, tokens: pb.TokenCounts | None) -> None:
+    assert ACP_OPTIONS.tokens is not None
+    result: dict[str, Any] = {} if counted is None else {"_meta": {"quota": {"token_count": counted}}}
+    assert ACP_OPTIONS.tokens(result) == tokens

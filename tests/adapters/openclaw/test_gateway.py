@@ -148,6 +148,20 @@ async def test_one_that_could_not_start_just_then_is_started_again_elsewhere(
     assert len(starts.read_text().split()) == 3
 
 
+async def test_it_is_started_in_a_folder_of_its_own_with_a_token_of_its_own(tmp_path: Path) -> None:
+    refuses = program(tmp_path, f'{{ pwd; env; }} >"{tmp_path}/started"\necho "Config invalid"')
+    with pytest.raises(FailureError):
+        await module.Gateway.start(refuses)
+    folder, *variables = (tmp_path / "started").read_text().splitlines()
+    found = dict(line.partition("=")[::2] for line in variables)
+    assert len(found["OPENCLAW_GATEWAY_TOKEN"]) > 30
+    assert 0 < int(found["OPENCLAW_GATEWAY_PORT"]) < 65536
+    assert found["TMPDIR"] == f"{folder}/tmp"
+    assert found["OPENCLAW_CONFIG_PATH"] == f"{folder}/openclaw.json"
+    assert found["OPENCLAW_STATE_DIR"] == str(refuses.state_dir)
+    assert found["OPENCLAW_INCLUDE_ROOTS"] == str(refuses.config.resolve().parent)
+
+
 async def test_one_that_cannot_start_is_not_started_again(tmp_path: Path) -> None:
     starts = tmp_path / "ports"
     refuses = program(tmp_path, f'echo $OPENCLAW_GATEWAY_PORT >>"{starts}"\necho "Config invalid"')

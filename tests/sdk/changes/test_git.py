@@ -19,11 +19,11 @@ class Calls:
     """Records calls of git instead of making them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: bytes = b"") -> None:
-        self.made: list[tuple[list[str], Mapping[str, str], Path | None, bytes | int]] = []
+        self.log: list[tuple[list[str], Mapping[str, str], Path | None, bytes | int]] = []
         self.answer = answer
 
         def call(arguments: list[str], env: Mapping[str, str], cwd: Path | None, last: bytes | int) -> bytes:
-            self.made.append((arguments[1:], env, cwd, last))
+            self.log.append((arguments[1:], env, cwd, last))
             return self.answer
 
         monkeypatch.setattr(git, "_call", call)
@@ -31,7 +31,7 @@ class Calls:
 
     def last(self) -> tuple[list[str], Mapping[str, str], Path | None, bytes | int]:
         """Return the last call, without the settings that each has."""
-        arguments, env, cwd, last = self.made[-1]
+        arguments, env, cwd, last = self.log[-1]
         first = next(index for index, word in enumerate(arguments) if index % 2 == 0 and word != "-c")
         return arguments[first:], env, cwd, last
 
@@ -49,7 +49,7 @@ def test_a_private_repository_takes_nothing_of_the_users(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"], "TMPDIR": "/t", "HOME": "/h", "GIT_DIR": "/g"})
     calls = Calls(monkeypatch)
     PrivateRepository(tmp_path / "own", tmp_path, None)
-    assert calls.made == [
+    assert calls.log == [
         (
             ["-c", "safe.directory=*", "init", "--quiet", "--template=", "--object-format=sha1", f"{tmp_path}/own"],
             {
@@ -72,9 +72,9 @@ def test_each_call_has_its_settings_then_the_users(
 ) -> None:
     calls = Calls(monkeypatch, b"tree\n")
     own = PrivateRepository(tmp_path, tmp_path / "top", user)
-    assert "--object-format=sha256" in calls.made[0][0]
+    assert "--object-format=sha256" in calls.log[0][0]
     assert own.record([], []) == "tree"
-    arguments, env, cwd, _ = calls.made[-1]
+    arguments, env, cwd, _ = calls.log[-1]
     assert [word for word in arguments if "=" in word] == [
         *("core.fsmonitor=false", "core.untrackedCache=false", "core.hooksPath=/dev/null", "core.safecrlf=false"),
         *("gc.auto=0", "core.quotePath=false", "core.looseCompression=1", "core.fsync=none", "core.autocrlf=input"),
@@ -98,7 +98,7 @@ def test_what_git_is_asked(user: UserRepository, tmp_path: Path, monkeypatch: py
 
     calls.answer = b" tree \n"
     assert own.record([b"a", b"b"], [b"c"]) == "tree"
-    adding, removing, writing = calls.made[-3:]
+    adding, removing, writing = calls.log[-3:]
     assert (adding[0][-6:], adding[3]) == (
         ["update-index", "--add", "--remove", "--replace", "-z", "--stdin"],
         b"a\0b\0",
@@ -123,7 +123,7 @@ def test_nothing_is_asked_about_no_path(tmp_path: Path, monkeypatch: pytest.Monk
     calls = Calls(monkeypatch)
     own = PrivateRepository(tmp_path, tmp_path, None)
     own.record([], [])
-    assert len(calls.made) == 2
+    assert len(calls.log) == 2
     own.diff("old", "new", 9)
     assert "GIT_ALTERNATE_OBJECT_DIRECTORIES" not in calls.last()[1]
 
