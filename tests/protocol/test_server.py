@@ -248,7 +248,7 @@ async def test_a_dropped_reader_learns_the_last_sequence_that_was_written_to_it(
     last = int(error.metadata["last_sequence"])
     assert received == list(range(1, len(received) + 1))
     assert received[-1] in {last, last + 1}  # the one being written may or may not have arrived
-    assert last < 61
+    assert last < served.service.fanout.last_sequence  # how much the connection took depends on the machine
 
 
 async def test_a_slow_reader_that_is_gone_before_its_status_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
