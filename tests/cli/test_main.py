@@ -82,3 +82,8 @@ def test_a_wrong_call_is_reported_to_programs_as_json(capsys: pytest.CaptureFixt
     error = json.loads(capsys.readouterr().err)["error"]
     assert error["reason"] == "USAGE"
     assert "is not key=value" in error["message"]
+
+
+def test_a_wrong_call_shows_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "a", "hi", "--confg", "x=1"]) == 2
+    assert capsys.readouterr().err.startswith("Usage: dragoman run [OPTIONS] ADAPTER [PROMPT]\n")

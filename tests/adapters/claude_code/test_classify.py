@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.claude_code.adapter import ClaudeCodeAdapter
-from dragoman.adapters.claude_code.classify import Wrong, failure_of_result, failure_of_text, retry_cause
+from dragoman.adapters.claude_code.classify import Wrong, failure_of_result, failure_of_text, read_error, retry_cause
 from dragoman.sdk import Evidence, Report, Terminal
 from dragoman.v1 import event_pb2 as pb
 
@@ -204,3 +204,123 @@ def test_the_agents_own_word_stands_whatever_is_on_standard_error() -> None:
 )
 def test_why_it_tries_again(error: str, status: int | None, kind: str) -> None:
     assert pb.FailureKind.Name(retry_cause(error, status)) == f"FAILURE_KIND_{kind}"
+
+
+@pytest.mark.parametrize(
+    ("words", "statuses", "kind", "code", "advice"),
+    [
+        (["authentication_failed", "oauth_org_not_allowed"], [401, 403], "AUTH_REQUIRED", "auth_required", ""),
+        (["billing_error"], [402], "QUOTA_EXCEEDED", "billing_error", "Pay, or use another account."),
+        (
+            ["model_not_found"],
+            [404],
+            "MODEL_NOT_FOUND",
+            "model_not_found",
+            "Choose another model, or another account.",
+        ),
+        (["server_error"], [408], "UPSTREAM_UNAVAILABLE", "server_error", "Wait a while."),
+        ([], [413], "CONTEXT_OVERFLOW", "request_too_large", "Begin a new session, or give less at once."),
+        (["rate_limit"], [429], "RATE_LIMITED", "rate_limited", "Wait a while."),
+        (["overloaded"], [529], "UPSTREAM_UNAVAILABLE", "overloaded", "Wait a while."),
+        (
+            ["usage_limit_reached"],
+            [],
+            "QUOTA_EXCEEDED",
+            "usage_limit_reached",
+            "Wait for the reset, or use an API key.",
+        ),
+        (
+            ["connection_failed"],
+            [],
+            "NETWORK",
+            "connection_failed",
+            "See whether the model's service can be reached.",
+        ),
+        (
+            ["max_output_tokens"],
+            [],
+            "OUTPUT_LIMIT",
+            "max_output_tokens",
+            "Ask for less at once, or set CLAUDE_CODE_MAX_OUTPUT_TOKENS in env.",
+        ),
+    ],
+)
+def test_each_word_and_each_status_alone(
+    words: list[str], statuses: list[int], kind: str, code: str, advice: str
+) -> None:
+    frames = [(result(api_error=word), Wrong()) for word in words]
+    frames += [(result(), Wrong(error=word)) for word in words]
+    frames += [(result(api_error_status=status), Wrong()) for status in statuses]
+    frames += [(result(), Wrong(status=status)) for status in statuses]
+    for frame, wrong in frames:
+        failure = failure_of_result({**frame, "result": "It failed"}, wrong, resumed=False)
+        assert (pb.FailureKind.Name(failure.kind), failure.code) == (f"FAILURE_KIND_{kind}", f"claude_{code}")
+        assert failure.message.startswith("Claude Code: It failed. ")
+        assert failure.message.endswith(advice)
+    causes = {retry_cause(word, None) for word in words} | {retry_cause("", status) for status in statuses}
+    assert {pb.FailureKind.Name(cause) for cause in causes} == {f"FAILURE_KIND_{kind}"}
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (result(subtype="error_max_turns"), "claude_max_turns"),
+        (result(terminal_reason="max_turns"), "claude_max_turns"),
+        (result(terminal_reason="budget_exhausted"), "claude_max_budget_usd"),
+        (result(terminal_reason="prompt_too_long"), "claude_prompt_too_long"),
+        (result(terminal_reason="api_error", api_error_status=500), "claude_server_error"),
+        (result(terminal_reason="api_error", api_error_status=499), "claude_api_error"),
+        (result(subtype=""), "claude_failed"),
+    ],
+)
+def test_codes(frame: Any, code: str) -> None:
+    assert failure_of_result(frame, Wrong(), resumed=False).code == code
+
+
+@pytest.mark.parametrize(("status", "shown"), [(99, None), (100, 100), (599, 599), (600, None)])
+def test_a_number_that_is_no_status_is_not_shown(status: int, shown: int | None) -> None:
+    assert failure_of_result(result(api_error_status=status), Wrong(), resumed=False).http_status == shown
+
+
+def test_what_the_agent_says_comes_before_what_it_lists() -> None:
+    listed = {"errors": ["[ede_diagnostic] x", "first", "second"]}
+    both = failure_of_result(result(result="Said", **listed), Wrong(text="before"), resumed=False)
+    assert (both.message, both.errors) == ("Claude Code: Said.", ("first", "second"))
+    only_listed = failure_of_result(result(subtype="error_x", **listed), Wrong(text="before"), resumed=False)
+    assert (only_listed.message, only_listed.errors) == ("Claude Code: first.", ("first", "second"))
+    neither = failure_of_result(result(), Wrong(text="before"), resumed=False)
+    assert (neither.message, neither.errors) == ("Claude Code: before.", ("before",))
+    nothing = failure_of_result(result(), Wrong(), resumed=False)
+    assert (nothing.message, nothing.errors) == ("Claude Code failed.", ())
+
+
+def test_what_an_error_of_the_service_says() -> None:
+    reset = {"rate_limit_info": {"resetsAt": 4102444800}}
+    frame: dict[str, Any] = {
+        "error": "rate_limit",
+        "api_error": "usage_limit_reached",
+        "api_error_status": 429,
+        "api_error_params": {"cut": "context_window", **reset},
+        "message": {"stop_reason": "refusal"},
+    }
+    end = datetime(2100, 1, 1, tzinfo=UTC)
+    found = Wrong("rate_limit", "usage_limit_reached", 429, "context_window", "said", end, refused=True)
+    assert read_error(frame, Wrong(text="said")) == found
+    after = read_error({}, found)
+    assert (after.error, after.api_error, after.status, after.cut) == ("", "", None, "")
+    assert (after.resets_at, after.refused, after.text) == (end, True, "said")
+    for error, waits in (("rate_limit", True), ("billing_error", True), ("overloaded", False)):
+        failure = failure_of_result(result(), Wrong(error=error, resets_at=end), resumed=False)
+        assert (failure.retry_not_before == end) is waits
+
+
+@pytest.mark.parametrize(("status", "kind"), [(500, "UPSTREAM_UNAVAILABLE"), (499, "UNSPECIFIED")])
+def test_a_status_alone_says_why_it_tries_again(status: int, kind: str) -> None:
+    assert pb.FailureKind.Name(retry_cause("", status)) == f"FAILURE_KIND_{kind}"
+
+
+def test_the_line_that_says_it_is_shown() -> None:
+    failure = failure_of_text("first\nerror: unknown option '--x'\nlast", resumed=False)
+    assert failure is not None
+    assert failure.message.startswith("Claude Code: error: unknown option '--x'. See config.extraArgs, or whether")
+    assert failure.errors == ("error: unknown option '--x'",)

@@ -73,6 +73,53 @@ def test_codes(info: Any, message: str, kind: str, code: str, status: int | None
     assert failure.message
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("sessionBudgetExceeded", "QUOTA_EXCEEDED"),
+        *((name, "UPSTREAM_UNAVAILABLE") for name in ("flexUnavailable", "policyCapacityUnavailable")),
+        ("misalignmentPolicyViolation", "MODEL_REFUSED"),
+        ("inferenceHookDenied", "PERMISSION_DENIED"),
+        *((name, "NETWORK") for name in ("httpConnectionFailed", "responseStreamConnectionFailed")),
+        *((name, "NETWORK") for name in ("responseStreamDisconnected", "responseTooManyFailedAttempts")),
+    ],
+)
+def test_each_code_alone(name: str, kind: str) -> None:
+    failure = failure_of({"codexErrorInfo": name})
+    assert pb.FailureKind.Name(failure.kind) == f"FAILURE_KIND_{kind}"
+    assert (failure.message, failure.errors) == ("Codex reports a failure without a reason.", ())
+    detailed = failure_of({"codexErrorInfo": name, "message": "It failed", "additionalDetails": "so"})
+    assert (detailed.message, detailed.errors) == ("It failed", ("It failed\nso",))
+
+
+@pytest.mark.parametrize(
+    ("output", "code", "message"),
+    [
+        ("Error: bad config", "codex_config", "Codex refuses its configuration: Error: bad config"),
+        ("Error: unknown variant x", "codex_config", "Codex refuses its configuration: Error: unknown variant x"),
+        ("Error: an invalid value", "codex_config", "Codex refuses its configuration: Error: an invalid value"),
+        ("expected a list\nin `a.b_c`\n", "codex_config", "Codex refuses its configuration: expected a list"),
+        ("CODEX_HOME points to x", "codex_config", "Codex refuses its configuration: CODEX_HOME points to x"),
+        (
+            "noise\nerror: unexpected argument\n",
+            "codex_config",
+            "Codex refuses its configuration: error: unexpected argument",
+        ),
+        ("error: invalid value", "codex_config", "Codex refuses its configuration: error: invalid value"),
+        (
+            "Not inside a trusted directory",
+            "codex_no_repository",
+            "Codex wants to run in a git repository, or in a directory that its user trusts.",
+        ),
+    ],
+)
+def test_what_it_prints_before_a_turn(output: str, code: str, message: str) -> None:
+    failure = failure_of_text(output, resumed=False)
+    assert failure is not None
+    assert (failure.kind, failure.code) == (pb.FAILURE_KIND_INVALID_CONFIG, code)
+    assert (failure.message, failure.errors) == (message, (output,))
+
+
 def test_a_limit_in_words_is_no_time_to_retry_at() -> None:
     """The time itself is in account/rateLimits/updated."""
     words = "You've hit your usage limit or try again at Nov 26th, 2026 9:15 AM."

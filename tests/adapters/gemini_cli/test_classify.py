@@ -5,7 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from dragoman.adapters.gemini_cli import adapter
-from dragoman.adapters.gemini_cli.classify import failure_of_error, failure_of_exit, failure_of_stream, with_status
+from dragoman.adapters.gemini_cli.classify import (
+    failure_of_error,
+    failure_of_exit,
+    failure_of_stream,
+    retry_cause,
+    with_status,
+)
 from dragoman.v1 import event_pb2 as pb
 
 
@@ -146,3 +152,127 @@ def test_a_workspace_that_it_would_not_trust_is_warned_of() -> None:
     (check,) = adapter().extra_checks({}, {"GEMINI_CLI_TRUST_WORKSPACE": "false"})
     assert (check.code, check.level) == ("gemini_untrusted", pb.SEVERITY_WARNING)
     assert check.hint
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code", "advice"),
+    [
+        (400, "INVALID_CONFIG", "gemini_bad_request", "The service refused the request."),
+        (401, "AUTH_REQUIRED", "gemini_auth_required", ""),
+        (403, "AUTH_REQUIRED", "gemini_auth_required", ""),
+        (418, "PROCESS_CRASHED", "gemini_error", ""),
+        (429, "RATE_LIMITED", "gemini_rate_limited", "Wait a while."),
+        (499, "PROCESS_CRASHED", "gemini_error", ""),
+        (500, "UPSTREAM_UNAVAILABLE", "gemini_unavailable", "Wait a while."),
+        (599, "UPSTREAM_UNAVAILABLE", "gemini_unavailable", "Wait a while."),
+    ],
+)
+def test_a_status_alone(status: int, kind: str, code: str, advice: str) -> None:
+    failure = failure_of_error(google(status, "It failed", ""))
+    assert (pb.FailureKind.Name(failure.kind), failure.code) == (f"FAILURE_KIND_{kind}", code)
+    assert failure.http_status == status
+    assert failure.message.startswith("Gemini CLI: It failed.")
+    assert failure.message.endswith(advice)
+    cause = "UNSPECIFIED" if kind == "PROCESS_CRASHED" else kind
+    assert pb.FailureKind.Name(retry_cause(f"Attempt 1 failed with status {status}.")) == f"FAILURE_KIND_{cause}"
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "advice"),
+    [
+        *(
+            (text, "MODEL_NOT_FOUND", "Choose another model.")
+            for text in ("Models/x is not found", "model not found")
+        ),
+        ("x is not supported for generateContent", "MODEL_NOT_FOUND", "Choose another model."),
+        ("The input token count (9) exceeds 8", "CONTEXT_OVERFLOW", "Begin a new session."),
+        ("it exceeds the maximum number of tokens", "CONTEXT_OVERFLOW", "Begin a new session."),
+        ("the context window is full", "CONTEXT_OVERFLOW", "Begin a new session."),
+        *((text, "QUOTA_EXCEEDED", "Wait for the reset, or pay.") for text in ("daily quota", "RequestsPerDay")),
+        *((text, "QUOTA_EXCEEDED", "Wait for the reset, or pay.") for text in ("limit: 0", "credits are depleted")),
+        ("you have exhausted your capacity", "QUOTA_EXCEEDED", "Wait for the reset, or pay."),
+        *((text, "RATE_LIMITED", "Wait a while.") for text in ("exceeded your current quota", "RESOURCE_EXHAUSTED")),
+        *((text, "RATE_LIMITED", "Wait a while.") for text in ("Rate limit exceeded", "Resource has been exhausted")),
+        *((text, "AUTH_REQUIRED", "") for text in ("API key not valid", "API key is missing", "API_KEY_INVALID")),
+        *((text, "AUTH_REQUIRED", "") for text in ("Authentication required", "UNAUTHENTICATED", "GEMINI_API_KEY")),
+        *((text, "AUTH_REQUIRED", "") for text in ("Invalid auth method", "must specify the", "must specify either")),
+        *((text, "AUTH_REQUIRED", "") for text in ("Please set an Auth method", "authentication type")),
+        *((text, "UPSTREAM_UNAVAILABLE", "Wait a while.") for text in ("overloaded", "UNAVAILABLE", "high demand")),
+        ("an internal error", "UPSTREAM_UNAVAILABLE", "Wait a while."),
+        *((text, "NETWORK", "See what cuts streams on the way.") for text in ("terminated", "fetch failed")),
+        *((text, "NETWORK", "See what cuts streams on the way.") for text in ("ECONNRESET", "socket hang up")),
+        *((text, "NETWORK", "See what cuts streams on the way.") for text in ("it: terminated", "other side closed")),
+        ("ended without a finish reason", "NETWORK", "See what cuts streams on the way."),
+    ],
+)
+def test_words_alone(words: str, kind: str, advice: str) -> None:
+    failure = failure_of_error(words)
+    assert pb.FailureKind.Name(failure.kind) == f"FAILURE_KIND_{kind}"
+    assert failure.message.startswith(f"Gemini CLI: {words}.")
+    assert failure.message.endswith(advice)
+    assert failure.errors == (words,)
+
+
+def test_errors_that_say_nothing() -> None:
+    assert failure_of_error("", code="own").code == "own"
+    assert failure_of_error("").errors == ()
+    assert len(failure_of_error("x" * 3000).errors[0]) == 2000
+
+
+@pytest.mark.parametrize(
+    ("output", "message", "errors"),
+    [
+        (
+            "It was blocked",
+            "Gemini CLI: It was blocked. Put the task otherwise, or ask another model.",
+            ("It was blocked",),
+        ),
+        ("MAX_TOKENS", "Gemini CLI: MAX_TOKENS. Ask for less at once.", ("MAX_TOKENS",)),
+        ("Nothing", "Gemini CLI: Nothing. The model gave no usable answer.", ("Nothing",)),
+        ("", "Gemini CLI failed. The model gave no usable answer.", ()),
+    ],
+)
+def test_the_message_for_answers_that_never_came(output: str, message: str, errors: tuple[str, ...]) -> None:
+    failure = failure_of_stream(output)
+    assert (failure.message, failure.errors) == (message, errors)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "kind", "code", "advice"),
+    [
+        (41, "AUTH_REQUIRED", "gemini_auth_required", ""),
+        (42, "INVALID_CONFIG", "gemini_bad_input", "See its message about its input or session."),
+        (44, "INVALID_CONFIG", "gemini_sandbox", "See its sandbox settings."),
+        (52, "INVALID_CONFIG", "gemini_bad_configuration", "Correct the settings it names."),
+        (53, "MAX_TURNS", "gemini_max_turns", "Raise config.maxTurnsPerRun, or continue in this session."),
+        (55, "INVALID_CONFIG", "gemini_untrusted", "Do not set GEMINI_CLI_TRUST_WORKSPACE to anything else."),
+    ],
+)
+def test_an_exit_code_alone(exit_code: int, kind: str, code: str, advice: str) -> None:
+    noise = "[STARTUP] x\nWarning: 256-color\nLoaded cached credentials\n\n"
+    failure = failure_of_exit(exit_code, f"{noise}It failed\nand more", resumed=False)
+    assert failure is not None
+    assert (pb.FailureKind.Name(failure.kind), failure.code) == (f"FAILURE_KIND_{kind}", code)
+    assert failure.message.startswith("Gemini CLI: It failed.")
+    assert failure.message.endswith(advice)
+    assert failure.errors == ("It failed\nand more",)
+
+
+@pytest.mark.parametrize("first", ["Unknown argument: x", "Not enough arguments", "Invalid values:", "Usage: gemini"])
+def test_an_option_that_it_does_not_know(first: str) -> None:
+    failure = failure_of_exit(1, f"noise\n{first}\nand more", resumed=False)
+    assert failure is not None
+    assert failure.code == "gemini_bad_option"
+    shown = "noise" if first.startswith("Usage") else first
+    assert failure.message.startswith(f"Gemini CLI: {shown}. See config.extraArgs")
+
+
+@pytest.mark.parametrize(("exit_code", "lost"), [(1, True), (42, True), (2, False), (None, False)])
+def test_a_lost_session_has_its_exit_codes(exit_code: int | None, lost: bool) -> None:
+    failure = failure_of_exit(exit_code, "there are no previous sessions", resumed=True)
+    assert (failure is not None and failure.kind == pb.FAILURE_KIND_SESSION_LOST) is lost
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 429, 500, 502, 503, 504])
+def test_the_exit_code_is_the_status_modulo_256(status: int) -> None:
+    assert with_status(failure_of_error("UNAUTHENTICATED"), status % 256).http_status == status
