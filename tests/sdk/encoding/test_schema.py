@@ -148,3 +148,35 @@ def test_a_broken_schema_is_the_authors_error() -> None:
 
 def test_long_keys_are_cut() -> None:
     assert show_path(["k" * 200, 0, "é"]) == f'config["{"k" * 80}..."][0]["é"]'
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "instance", "message"),
+    [
+        ("const", "fast", "slow", 'must be "fast"'),
+        ("minimum", 5, 4, "must be at least 5"),
+        ("maximum", 5, 6, "must be at most 5"),
+        ("exclusiveMinimum", 5, 5, "must be more than 5"),
+        ("exclusiveMaximum", 5, 5, "must be less than 5"),
+        ("multipleOf", 5, 6, "must be a multiple of 5"),
+        ("minLength", 2, "a", "must have at least 2 characters"),
+        ("maxLength", 2, "abc", "must have at most 2 characters"),
+        ("minItems", 2, [1], "must have at least 2 items"),
+        ("maxItems", 2, [1, 2, 3], "must have at most 2 items"),
+        ("minProperties", 2, {"a": 1}, "must have at least 2 entries"),
+        ("maxProperties", 1, {"a": 1, "b": 2}, "must have at most 1 entries"),
+        ("pattern", "^a$", "b", 'must match the pattern "^a$"'),
+        ("uniqueItems", True, [1, 1], "must not have the same item twice"),
+        ("type", "string", 1, "must be a string, not a whole number"),
+        ("type", "integer", "1", "must be a whole number, not a string"),
+        ("type", "number", True, "must be a number, not a boolean"),
+        ("type", "boolean", 1.5, "must be true or false, not a number"),
+        ("type", "array", {}, "must be a list, not an object"),
+        ("type", ["object", "null"], [], "must be an object or null, not a list"),
+        ("type", "object", None, "must be an object, not null"),
+    ],
+)
+def test_each_rule_says_what_it_demands(rule: str, value: Any, instance: Any, message: str) -> None:
+    schema = ConfigSchema({"properties": {"x": {rule: value, "description": "About x."}}})
+    hint = "" if rule == "type" else "About x."
+    assert schema.validate({"x": instance}) == [Problem("config.x", message, hint)]

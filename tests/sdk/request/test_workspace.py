@@ -115,3 +115,33 @@ def test_a_part_of_a_path_that_may_not_be_entered(monkeypatch: pytest.MonkeyPatc
     assert problem is not None
     assert (problem.code, problem.message) == (CWD_FORBIDDEN, "A part of '/closed/inner' may not be entered")
     assert problem.hint == "Give the adapter's user access to it."
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "message", "hint"),
+    [
+        ("", "cwd_missing", "A working directory is required", "Give the absolute path of an existing directory."),
+        ("/a\0", "cwd_invalid", "'/a\\x00' contains a zero byte", "No path does; correct it."),
+        ("~/a", "cwd_relative", "'~/a' is not an absolute path", "Nothing expands ~ here; give the path from / on."),
+        ("a", "cwd_relative", "'a' is not an absolute path", "Give the path from / on."),
+        (
+            "%/gone",
+            "cwd_absent",
+            "'%/gone' does not exist on the adapter's machine",
+            "Create it, or correct the path.",
+        ),
+        ("%/file", "cwd_no_directory", "'%/file' is no directory", "Give the directory that holds it."),
+        ("%/file/x", "cwd_no_directory", "A part of '%/file/x' is no directory", "Correct the path."),
+    ],
+)
+def test_what_is_wrong_and_how_to_fix_it(places: Path, path: str, code: str, message: str, hint: str) -> None:
+    problem = check_cwd(path.replace("%", str(places)))
+    assert problem is not None
+    assert (problem.code, problem.message, problem.hint) == (code, message.replace("%", str(places)), hint)
+
+
+def test_a_directory_that_may_not_be_entered(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.R_OK | os.X_OK)
+    problem = check_cwd(f"{places}/directory")
+    assert problem is not None
+    assert (problem.code, problem.hint) == ("cwd_forbidden", "Give the adapter's user access to it.")
