@@ -93,7 +93,7 @@ async def test_cancel_and_respond_from_any_connection() -> None:
             response = await client.cancel("run-1", grace_s=0, reason="why", adapter="a")
             await run.wait()
         await client.respond("run-1", "r", pb.InputAnswer(text="t"), responder="me", adapter="a")
-    assert response.outcome == pb.OUTCOME_CANCELLED
+    assert (response.outcome, response.result_sequence) == (pb.OUTCOME_CANCELLED, 2)
     assert not response.HasField("tree_confirmed_dead"), "absent is not false"
     assert sent(fake)[1:] == [
         ("Cancel", {"runId": "run-1", "grace": "0s", "reason": "why", "adapter": "a"}),

@@ -10,6 +10,7 @@ from dragoman.conformance.check import Violation
 from dragoman.conformance.checks.lifecycle import refused_run
 from dragoman.conformance.checks.missing import test_environment as missing_environment
 from dragoman.conformance.checks.router import session_unknown
+from dragoman.conformance.checks.settings import model as chosen_model
 from dragoman.conformance.checks.updating import refused as refused_change
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 from dragoman.v1 import adapter_pb2 as api
@@ -103,3 +104,25 @@ async def test_a_change_that_is_not_declared_is_refused(error: DragomanError, me
         await refused_change(kit)
     assert asked == [("UpdateRun", "run-1", "conformance")]
     assert (tmp_path / "gate").exists()
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_model_arrives_at_a_real_agents_service(arrives: bool) -> None:
+    requests = ["/v1/models", "/v1/messages: another-model"]
+
+    async def rest() -> None:
+        if arrives:
+            requests.append(f"/v1/messages: {request.model}")
+
+    request = api.ExecuteRequest()
+    result = SimpleNamespace(outcome=pb.OUTCOME_SUCCEEDED)
+    kit: Any = SimpleNamespace(
+        setup=SimpleNamespace(agent="model", model_requests=lambda: requests),
+        request=lambda *_, **__: request,
+        execute=lambda _: SimpleNamespace(rest_or_status=rest, result=result),
+    )
+    if arrives:
+        await chosen_model(kit)
+        return
+    with pytest.raises(Violation, match="the model does not reach the agent"):
+        await chosen_model(kit)

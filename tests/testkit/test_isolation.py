@@ -53,3 +53,10 @@ def test_a_fake_login_with_its_expiry(tmp_path: Path) -> None:
     log_in(isolation, expires_at_ms=1)
     assert json.loads(path.read_text())["claudeAiOauth"]["expiresAt"] == 1
     assert "expiresAt" not in json.dumps(PROFILES["claude"].login)
+
+
+def test_settings_are_written_into_the_home(tmp_path: Path) -> None:
+    isolation = isolate("pi", tmp_path, model_url=URL)
+    models = json.loads((isolation.home / ".pi" / "agent" / "models.json").read_text())
+    assert models["providers"]["scripted"]["baseUrl"] == f"{URL}/v1"
+    assert not (isolate("pi", tmp_path / "without").home / ".pi" / "agent" / "models.json").exists()

@@ -276,3 +276,11 @@ def test_a_lost_session_has_its_exit_codes(exit_code: int | None, lost: bool) ->
 @pytest.mark.parametrize("status", [400, 401, 403, 429, 500, 502, 503, 504])
 def test_the_exit_code_is_the_status_modulo_256(status: int) -> None:
     assert with_status(failure_of_error("UNAUTHENTICATED"), status % 256).http_status == status
+
+
+@pytest.mark.parametrize("words", ["(SAFETY)", "(RECITATION)", "(OTHER)", "Blocked", "for safety"])
+def test_words_of_a_refusal(words: str) -> None:
+    assert failure_of_stream(words).kind == pb.FAILURE_KIND_MODEL_REFUSED
+    assert failure_of_stream(words.strip("()")).kind == (
+        pb.FAILURE_KIND_NO_RESULT if words in {"(RECITATION)", "(OTHER)"} else pb.FAILURE_KIND_MODEL_REFUSED
+    )
