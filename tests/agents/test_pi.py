@@ -1,17 +1,32 @@
 """The real pi through its adapter: what all agents must stand, and what only it does."""
 
 import hashlib
-from typing import ClassVar
+import json
+import shutil
+from pathlib import Path
+from typing import ClassVar, Final
 
 import pytest
 from dragoman.adapters.pi import adapter
+from dragoman.client import RunStream
 from dragoman.sdk._detection.programs import script_version
 from dragoman.testkit.profiles.pi import PI
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.agents.harness import BIN, TEST_S, Failing, Harness, Recipe
-from tests.agents.suite import AgentSuite, proves
+from tests.agents.harness import BIN, TEST_S, Failing, Harness, Recipe, when
+from tests.agents.steering import settled
+from tests.agents.suite import ALLOWED, AgentSuite, proves
+
+ROUNDS: Final = 'MOCK_ROUNDS command="until test -e over; do sleep 0.1; done"'
+EXTENSION: Final = """
+export default function (pi) {
+  pi.on("input", async (event) => {
+    if (event.text.startsWith("Change: ")) return { action: "transform", text: "[note] " + event.text };
+    return { action: event.text.startsWith("Keep: ") ? "handled" : "continue" };
+  });
+}
+"""
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(TEST_S)]
 
@@ -58,7 +73,73 @@ class TestPi(AgentSuite):
         assert set(harness.conversation().tools) == {"read", "grep", "find", "ls", "write"}
         assert seen.notices == ["tools_withheld"]
 
+    async def test_another_provider_and_an_id_with_a_slash_hold_for_the_queued_turn(self, harness: Harness) -> None:
+        own = own_directory(harness)
+        models = json.loads((own / "models.json").read_text())
+        scripted = models["providers"]["scripted"]
+        ids = ("m-one", "acme/m-two")
+        others = [{**scripted["models"][0], "id": model} for model in ids]
+        models["providers"]["other"] = {**scripted, "models": others}
+        (own / "models.json").write_text(json.dumps(models))
+
+        async def act(stream: RunStream) -> None:
+            await stream.update(model="other/m-one")
+            await stream.update(model="acme/m-two")
+            await stream.send("MOCK_TEXT", input_id="more")
+            (harness.workspace / "over").touch()
+
+        seen = await harness.run(
+            ROUNDS,
+            react=when(_runs_a_tool, act),
+            permissions=ALLOWED,
+            config={"provider": "scripted"},
+            env={"PI_CODING_AGENT_DIR": str(own)},
+            leaves=["over"],
+        )
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        asked = [harness.conversation(number).model for number in range(len(harness.model_requests))]
+        assert asked[0] == "scripted-1"
+        assert asked[-2:] == ["acme/m-two"] * 2, "the end of the turn, and the queued one"
+
+    @pytest.mark.parametrize("words", ["Change: use blue.", "Keep: use blue."])
+    async def test_an_input_that_an_extension_changes_or_keeps_is_taken(self, harness: Harness, words: str) -> None:
+        own = own_directory(harness)
+        (own / "extensions").mkdir(exist_ok=True)
+        (own / "extensions" / "note.ts").write_text(EXTENSION)
+
+        async def act(stream: RunStream) -> None:
+            await stream.send(words, mode=pb.INPUT_MODE_STEER, input_id="word")
+            (harness.workspace / "over").touch()
+
+        seen = await harness.run(
+            ROUNDS,
+            react=when(_runs_a_tool, act),
+            permissions=ALLOWED,
+            env={"PI_CODING_AGENT_DIR": str(own)},
+            leaves=["over"],
+        )
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert settled(seen) == ["accepted", "taken"]
+        reached = any(f"[note] {words}" in json.dumps(request.body) for request in harness.model_requests)
+        assert reached is words.startswith("Change")
+
+    async def test_a_file_among_its_arguments_goes_to_the_model(self, harness: Harness) -> None:
+        seen = await harness.run("MOCK_TEXT", config={"extraArgs": ["@README.md"]})
+        assert seen.result.outcome == pb.OUTCOME_SUCCEEDED
+        assert "A workspace." in harness.conversation_text()
+
     async def test_nothing_is_unparsed(self, harness: Harness) -> None:
         seen = await harness.run("MOCK_TEXT", permissions=pb.Permissions(auto_approve=True))
         assert seen.of("log") == []
         assert seen.notices == []
+
+
+def own_directory(harness: Harness) -> Path:
+    """Return a copy of pi's own directory, for one test alone."""
+    own = harness.root / "pi"
+    shutil.copytree(harness.isolation.config, own)
+    return own
+
+
+def _runs_a_tool(event: pb.AgentEvent) -> bool:
+    return event.tool_call.status == pb.TOOL_STATUS_RUNNING

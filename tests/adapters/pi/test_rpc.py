@@ -13,14 +13,18 @@ from dragoman.sdk.run import INTERRUPT, AttachedFile
 from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.adapters.jobs import job_of, request_of
 
+VERSION = adapter().spec.tested_version
 WORDS = Steering("word", "Use blue.")
 IMAGE = AttachedFile("a.png", "image/png", Path("/run/sent-1/a.png"), 3, b"png")
 STARTED = {"type": "agent_start"}
 ENDED = {"type": "agent_end", "messages": [], "willRetry": False}
 SETTLED = {"type": "agent_settled"}
+QUEUED = {"type": "queue_update", "steering": ["Note: use blue."], "followUp": []}
+UNQUEUED = {"type": "queue_update", "steering": [], "followUp": []}
 STATE = {"sessionId": "s-1", "model": {"id": "one", "provider": "acme"}, "isStreaming": False}
 
 
@@ -63,7 +67,7 @@ def ended(tested: PiRpcParser) -> Terminal | None:
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"), [("", True), ("0.84.3", True), ("0.87.1", True), ("1.0.0", True), ("0.84.2", False)]
+    ("version", "expected"), [("0.84.3", True), ("0.87.1", True), ("1.0.0", True), ("0.84.2", False), ("", False)]
 )
 def test_the_versions_with_this_mode(tmp_path: Path, version: str, expected: bool) -> None:
     job = job_of(adapter(), request_of(tmp_path), executable="/bin/pi", version=version)
@@ -73,9 +77,34 @@ def test_the_versions_with_this_mode(tmp_path: Path, version: str, expected: boo
     assert isinstance(adapter().parser(job), PiRpcParser) is expected
 
 
+@pytest.mark.parametrize(
+    ("extra_args", "expected"), [(["@README.md"], False), (["--mode", "json"], False), (["--verbose"], True)]
+)
+def test_arguments_that_this_mode_rejects_select_the_other_one(
+    tmp_path: Path, extra_args: list[str], expected: bool
+) -> None:
+    request = request_of(tmp_path, {"extraArgs": extra_args})
+    job = job_of(adapter(), request, executable="/bin/pi", version=VERSION)
+    plan = adapter().plan(job)
+    assert isinstance(adapter().parser(job), PiRpcParser) is plan.keep_stdin_open is expected
+    assert plan.argv[1:3] == ("--mode", "rpc" if expected else "json")
+    assert plan.argv[-len(extra_args) :] == tuple(extra_args)
+
+
+@pytest.mark.parametrize(("model", "names"), [("one", True), ("two", True), ("open/three", False)])
+def test_another_model_than_that_of_the_request_names_its_provider_itself(
+    tmp_path: Path, model: str, names: bool
+) -> None:
+    request = request_of(tmp_path, {"provider": "acme", "model": "two"}, model="one")
+    job = job_of(adapter(), request, executable="/bin/pi", version=VERSION)
+    argv = adapter().plan(replace(job, settings=replace(job.settings, model=model))).argv
+    assert argv[argv.index("--model") + 1] == model
+    assert ("--provider" in argv) is names
+
+
 def test_it_is_opened_by_two_commands(tmp_path: Path) -> None:
     request = request_of(tmp_path, prompt="/clear")
-    plan = adapter().plan(job_of(adapter(), request, executable="/bin/pi", attachments=(IMAGE,)))
+    plan = adapter().plan(job_of(adapter(), request, executable="/bin/pi", version=VERSION, attachments=(IMAGE,)))
     state, prompt = (json.loads(line) for line in plan.stdin.splitlines())
     assert state["type"] == "get_state"
     assert (prompt["type"], prompt["message"]) == ("prompt", " /clear"), "a slash is text"
@@ -124,6 +153,42 @@ def test_an_input_that_comes_after_the_last_call_begins_another_turn() -> None:
     assert ended(tested) == Terminal(succeeded=True)
 
 
+@pytest.mark.parametrize(
+    "frames", [[QUEUED, answer("steer word"), UNQUEUED, message("user", "Note: use blue.")], [answer("steer word")]]
+)
+def test_an_input_that_an_extension_changes_or_keeps_is_taken_by_the_end_of_the_turn(
+    frames: list[dict[str, Any]],
+) -> None:
+    tested = running()
+    tested.steer(WORDS)
+    assert take(tested, *frames) == []
+    assert WORDS.taken in take(tested, *ASSISTANT, ENDED, SETTLED)
+    assert ended(tested) == Terminal(succeeded=True)
+
+
+def test_an_input_that_pi_has_in_its_queue_at_the_end_is_not_taken() -> None:
+    tested = running()
+    tested.steer(WORDS)
+    assert WORDS.taken not in take(tested, QUEUED, answer("steer word"), *ASSISTANT, ENDED, SETTLED)
+    assert tested.report.deferred == Terminal(succeeded=True)
+
+
+def test_the_message_that_begins_another_turn_is_the_input_though_an_extension_has_changed_it() -> None:
+    tested = running()
+    tested.steer(WORDS)
+    take(tested, *ASSISTANT, ENDED, SETTLED)
+    assert WORDS.taken in take(tested, answer("steer word"), STARTED, message("user", "Note: use blue."))
+
+
+def test_an_input_of_a_turn_that_is_stopped_is_not_taken() -> None:
+    tested = running()
+    tested.steer(WORDS)
+    take(tested, QUEUED, answer("steer word"))
+    list(tested.interrupt())
+    assert WORDS.taken not in take(tested, UNQUEUED, *ABORTED, ENDED, SETTLED)
+    assert ended(tested) is not None
+
+
 def test_an_input_that_is_rejected_is_for_another_turn() -> None:
     tested = running()
     tested.steer(WORDS)
@@ -151,19 +216,34 @@ def test_a_process_that_ends_while_an_input_waits_has_ended_as_it_reported() -> 
     assert ended(tested) == Terminal(succeeded=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "provider", "model"),
-    [("two", "acme", "two"), ("open/acme/two", "open", "acme/two"), ("acme/two", "acme", "two")],
-)
-def test_another_model_is_set_once_pi_says_so(name: str, provider: str, model: str) -> None:
+def asked(outputs: object) -> tuple[str, str]:
+    (sent,) = written(outputs)
+    assert sent["type"] == "set_model"
+    return sent["provider"], sent["modelId"]
+
+
+def test_another_model_is_set_once_pi_says_so() -> None:
     tested = running()
-    (sent,) = written(tested.update(Update("u", model=name)))
-    assert (sent["type"], sent["provider"], sent["modelId"]) == ("set_model", provider, model)
-    assert take(tested, answer(sent["id"], data={"id": model, "provider": provider})) == [Updated("u")]
-    (sent,) = written(tested.update(Update("v", model="three")))
-    assert sent["provider"] == provider, "that of the present model"
-    refused = answer(sent["id"], success=False, error="Model not found: three")
-    assert take(tested, refused) == [NotUpdated("v", "Model not found: three")]
+    assert asked(tested.update(Update("u", model="two"))) == ("acme", "two")
+    set_two = answer("update u", data={"id": "two", "provider": "acme"})
+    assert take(tested, set_two) == [Updated("u", "acme/two")], "as a later turn has to name it"
+    assert asked(tested.update(Update("v", model="three"))) == ("acme", "three")
+    refused = answer("update v", success=False, error="Model not found: acme/three")
+    assert take(tested, refused) == [NotUpdated("v", "Model not found: acme/three")]
+
+
+def test_a_model_with_a_slash_is_one_of_the_present_provider_or_names_another_one() -> None:
+    tested = running()
+    assert asked(tested.update(Update("u", model="open/two"))) == ("acme", "open/two")
+    refused = answer("update u", success=False, error="Model not found")
+    assert asked(take(tested, refused)) == ("open", "two")
+    assert take(tested, refused) == [NotUpdated("u", "Model not found")], "once"
+    tested.update(Update("v", model="open/two"))
+    take(tested, answer("update v", success=False))
+    assert take(tested, answer("update v", data={"id": "two", "provider": "open"})) == [Updated("v", "open/two")]
+    assert asked(tested.update(Update("w", model="open/two"))) == ("open", "open/two"), "now of that provider"
+    found = answer("update w", data={"id": "open/two", "provider": "open"})
+    assert take(tested, found) == [Updated("w", "open/open/two")]
 
 
 def test_a_version_without_this_mode_rejects_another_model(tmp_path: Path) -> None:
@@ -187,6 +267,15 @@ def test_it_is_stopped_by_its_own_command_and_drops_what_waits() -> None:
 
 def test_before_the_prompt_is_taken_it_is_stopped_by_the_end_of_its_input() -> None:
     assert list(PiRpcParser().interrupt()) == [CloseInput()]
+
+
+def test_once_its_turn_is_over_it_is_stopped_by_the_end_of_its_input() -> None:
+    tested = running()
+    tested.steer(WORDS)
+    take(tested, *ASSISTANT, ENDED, SETTLED)
+    assert list(tested.interrupt()) == [CloseInput()]
+    list(tested.finish())
+    assert ended(tested) == Terminal(succeeded=True)
 
 
 def test_an_error_is_the_end_once_nothing_follows() -> None:
@@ -238,9 +327,13 @@ def test_a_failing_extension_is_a_notice() -> None:
     assert event.notice.code == "extension_failed"
 
 
-KEYS = st.sampled_from(["id", "success", "error", "data", "model", "message", "role", "content", "method"])
+KEYS = st.sampled_from(
+    ["id", "success", "error", "data", "model", "message", "role", "content", "method", "steering"]
+)
 VALUES = st.none() | st.booleans() | st.text(max_size=3) | st.sampled_from(["prompt", "get_state", "steer word"])
-TYPES = st.sampled_from(["response", "message_start", "agent_settled", "extension_ui_request", "extension_error"])
+TYPES = st.sampled_from(
+    ["response", "message_start", "queue_update", "agent_settled", "extension_ui_request", "extension_error"]
+)
 
 
 @settings(max_examples=100)

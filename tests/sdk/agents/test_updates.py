@@ -42,7 +42,9 @@ class UpdatedParser(WordsParser):
 
     def _heard(self, *, text: str) -> Iterable[Output]:
         update_id, _, value = text.partition(" ")
-        return [NotUpdated(update_id, f"{value} is not known") if value == "bad" else Updated(update_id)]
+        if value == "bad":
+            return [NotUpdated(update_id, f"{value} is not known")]
+        return [Updated(update_id, "acme/exact" if value == "exact" else "")]
 
 
 class DeafParser(WordsParser):
@@ -113,6 +115,15 @@ async def test_what_the_agent_takes_is_recorded_and_holds_for_later_turns(
     assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
     chosen = [(job.settings.model, job.permissions.native_mode) for job in words.jobs]
     assert chosen == [("", ""), ("large", "careful")]
+
+
+async def test_later_turns_name_a_model_as_exactly_as_the_agent_does(arena: Arena, words: UpdatedAdapter) -> None:
+    async with Begun(arena, "read", gate(arena)) as run:
+        sequence = await update(arena, model="exact")
+        await run.send(script("session", word("end")))
+        events = await run.rest()
+    assert updates(events) == [(sequence, "exact", "")], "as it was asked for"
+    assert [job.settings.model for job in words.jobs] == ["", "acme/exact"]
 
 
 async def test_what_the_agent_rejects_is_an_error_and_changes_nothing(arena: Arena, words: UpdatedAdapter) -> None:

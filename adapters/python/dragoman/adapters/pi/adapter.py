@@ -23,13 +23,15 @@ class PiAdapter(CommandLineAdapter):
 
     def plan(self, job: Job) -> Plan:
         """Say how to run pi: the prompt goes in by standard input, everything comes out as lines of JSON."""
-        is_rpc = has_rpc(job.version)
+        is_rpc = has_rpc(job.version, job.settings.extra_args)
         offered, notices = offered_tools("pi", self.spec.tools, job.permissions)
         system = job.standing_text.encode()
         is_fork = job.session.disposition == pb.SESSION_DISPOSITION_FORK
+        # A run that was given another model names it with its provider.
+        is_chosen = job.settings.model in {job.request.model, as_string(job.config.get("model"), "")}
         values = {
             "--fork" if is_fork else "--session": job.session.native_id,
-            "--provider": as_string(job.config.get("provider"), ""),
+            "--provider": as_string(job.config.get("provider"), "") if is_chosen else "",
             "--model": job.settings.model,
             "--thinking": as_string(job.config.get("effort"), ""),
             "--append-system-prompt": str(job.run_dir / "system.md") if system else "",
@@ -52,7 +54,8 @@ class PiAdapter(CommandLineAdapter):
 
     def parser(self, job: Job) -> Parser:
         """Return what understands its output."""
-        return PiRpcParser(job.roots) if has_rpc(job.version) else PiParser(job.roots)
+        is_rpc = has_rpc(job.version, job.settings.extra_args)
+        return PiRpcParser(job.roots) if is_rpc else PiParser(job.roots)
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Say what its own words mean: ``errorMessage`` of the last message, or a line on standard error."""

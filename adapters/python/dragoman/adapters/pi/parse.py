@@ -56,7 +56,7 @@ class PiParser(JsonLinesParser):
 
     def update(self, update: Update) -> Iterable[Output] | None:
         """Reject a change: in JSON mode pi takes a model only when it starts."""
-        return [parsing.NotUpdated(update.update_id, "this version of pi takes a model only when it starts")]
+        return [parsing.NotUpdated(update.update_id, "in JSON mode pi takes a model only when it starts")]
 
     def _begun(self, frame: Fields) -> Iterable[Output]:
         self._message += text(inner(frame, "message"), "role") == "assistant"

@@ -23,9 +23,11 @@ SINCE: Final = (0, 84, 3)
 _QUESTIONS: Final = frozenset({"select", "confirm", "input", "editor"})
 
 
-def has_rpc(version: str) -> bool:
-    """Return whether a version is run in RPC mode; one that is not known is."""
-    return not version or version_of(version) >= SINCE
+def has_rpc(version: str, extra_args: Iterable[str] = ()) -> bool:
+    """Return whether pi is run in RPC mode: not with arguments that it rejects there, nor in a version not known."""
+    if any(word == "--mode" or word.startswith("@") for word in extra_args):
+        return False
+    return bool(version) and version_of(version) >= SINCE
 
 
 def command(kind: str, command_id: str = "", **members: object) -> bytes:
@@ -60,13 +62,19 @@ class Changes:
 
     def __init__(self) -> None:
         self._inputs = PendingInputs()
+        self._confirmed: list[str] = []
+        """Inputs that pi has taken before its turn was over: queued, or given to an extension that keeps them."""
+        self._is_queued = False
+        """Whether pi has any in its queue."""
+        self._second: dict[str, Output] = {}
+        """By change, what pi is asked for next if it rejects the first name of a model."""
         self.provider = ""
         """Whose model the present one is."""
 
     @property
     def waits(self) -> bool:
-        """Whether pi has an input that it has not begun with: another turn follows then."""
-        return self._inputs.waits
+        """Whether pi may have an input that it has not begun with: another turn may follow then."""
+        return bool(self._inputs.first(lambda one: self._is_queued or one.input_id not in self._confirmed))
 
     def steer(self, steering: Steering) -> Output:
         """Give pi an input: for its present turn, or for another one if that is over."""
@@ -75,43 +83,71 @@ class Changes:
         return Write(_prompt(name, steering.prompt, steering.images, streamingBehavior="steer"))
 
     def update(self, update: Update) -> Output:
-        """Give pi another model: ``provider/id``, or one of the present provider."""
+        """Give pi another model: one of the present provider, whose IDs may have a slash, else ``provider/id``."""
         provider, slash, model = update.model.partition("/")
-        names = (provider, model) if slash else (self.provider, update.model)
-        return Write(command("set_model", f"update {update.update_id}", provider=names[0], modelId=names[1]))
+        first = _set_model(update, self.provider, update.model)
+        if slash:
+            self._second[update.update_id] = _set_model(update, provider, model)
+        return first
 
-    def noted(self, message: Fields) -> list[Output]:
-        """Take a user's message, which may be an input. It says more than that if pi had to change its images."""
+    def noted(self, message: Fields, *, begins_turn: bool) -> list[Output]:
+        """Take a user's message, which may be an input.
+
+        It says more than that if pi had to change its images, and anything if an extension has changed it. The one
+        that begins another turn is an input in any case.
+        """
         words = "".join(text(part, "text") for part in objects(message, "content"))
-        return self._inputs.taken(self._inputs.first(lambda steering: words.startswith(as_text(steering.prompt))))
+        name = self._inputs.first(lambda steering: words.startswith(as_text(steering.prompt)))
+        return self._inputs.taken(name or (self._inputs.first(lambda _: True) if begins_turn else ""))
 
-    def answered(self, frame: Fields) -> Iterator[Output]:
-        """Take the answer to a command."""
+    def queue_changed(self, frame: Fields) -> Iterable[Output]:
+        """Take what pi has in its queue."""
+        self._is_queued = bool(frame.get("steering"))
+        return ()
+
+    def used(self) -> Iterator[Output]:
+        """Take the end of all turns: what pi has confirmed it has used, if perhaps as an extension made it."""
+        for name in self._confirmed:
+            yield from self._inputs.taken(name)
+
+    def answered(self, frame: Fields, *, is_over: bool) -> Iterator[Output]:
+        """Take the answer to a command; ``is_over``: pi's turn is."""
         kind, _, name = text(frame, "id").partition(" ")
-        is_done = frame.get("success") is True
+        is_done, data = frame.get("success") is True, inner(frame, "data")
         if kind == "steer" and not is_done:
             yield from self._inputs.refused(name)
+        elif kind == "steer" and not is_over:  # else another turn begins
+            self._confirmed.append(name)
         elif kind == "update":
-            self.provider = text(inner(frame, "data"), "provider") or self.provider
-            yield Updated(name) if is_done else NotUpdated(name, text(frame, "error"))
+            second = self._second.pop(name, None)
+            if is_done:
+                self.provider, model = text(data, "provider") or self.provider, text(data, "id")
+                yield Updated(name, f"{self.provider}/{model}" if model else "")
+            else:
+                yield second or NotUpdated(name, text(frame, "error"))
+
+
+def _set_model(update: Update, provider: str, model: str) -> Output:
+    return Write(command("set_model", f"update {update.update_id}", provider=provider, modelId=model))
 
 
 class PiRpcParser(PiParser):
     """Understands one attempt in RPC mode, and gives pi what comes while it works."""
 
     def __init__(self, roots: Sequence[str] = ()) -> None:
+        self._changes = Changes()
         further = {
             "response": self._answered,
             "message_start": self._message_begun,
             "compaction_start": self._compacting,
             "compaction_end": self._compacting,
             "agent_end": lambda _: (),  # others may follow
+            "queue_update": self._changes.queue_changed,
             "agent_settled": self._settled,
             "extension_ui_request": _cancelled,
             "extension_error": _extension_failed,
         }
         super().__init__(roots, further)
-        self._changes = Changes()
         self._is_running = self._is_compacting = self._is_interrupted = False
 
     def steer(self, steering: Steering) -> Iterable[Output] | None:
@@ -125,7 +161,7 @@ class PiRpcParser(PiParser):
     def interrupt(self) -> Iterable[Output]:
         """Ask pi to stop what it does."""
         self._is_interrupted = True
-        return [Write(abort()) if self._is_running else CloseInput()]
+        return [Write(abort()) if self._is_running and self.report.deferred is None else CloseInput()]
 
     def finish(self) -> Iterable[Output]:
         """Take the end of all output."""
@@ -149,9 +185,10 @@ class PiRpcParser(PiParser):
             self.report.terminal = Terminal(succeeded=False, subtype="error", failure=failure)
         elif name == "prompted" and not (data.get("isStreaming") is True or self._is_running):
             yield CloseInput()  # an extension took the prompt for itself
-        yield from self._changes.answered(frame)
-        if self.report.deferred is not None and not self._changes.waits:  # no turn follows after all
-            self.report.terminal, self.report.deferred = self.report.deferred, None
+        deferred = self.report.deferred
+        yield from self._changes.answered(frame, is_over=deferred is not None)
+        if deferred is not None:
+            yield from self._ended_with(deferred)  # perhaps no turn follows after all
 
     def _settled(self, _: Fields) -> Iterator[Output]:
         failure = self.failure
@@ -160,16 +197,23 @@ class PiRpcParser(PiParser):
             return
         subtype = "" if failure is None else "error"
         ended = Terminal(failure is None, subtype, failure, interrupted=self._is_interrupted and failure is not None)
+        yield from self._ended_with(ended)
+
+    def _ended_with(self, ended: Terminal) -> Iterator[Output]:
+        """Note how the turn has ended: for good, or unless another one begins with an input."""
         if self._changes.waits and not self._is_interrupted:
             self.report.deferred = ended
-        else:
-            self.report.terminal, self.report.deferred = ended, None
+            return
+        yield from () if self._is_interrupted else self._changes.used()
+        self.report.terminal, self.report.deferred = ended, None
 
     def _message_begun(self, frame: Fields) -> Iterator[Output]:
         yield from self._begun(frame)
         message = inner(frame, "message")
         if text(message, "role") == "user":
-            yield from self._changes.noted(message) if self._is_running else ()  # the first one is the prompt
+            begins_turn = self.report.deferred is not None
+            if self._is_running:  # the first one is the prompt
+                yield from self._changes.noted(message, begins_turn=begins_turn)
             self._is_running = True
 
     def _compacting(self, frame: Fields) -> Iterable[Output]:

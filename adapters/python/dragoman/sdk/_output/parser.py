@@ -121,6 +121,8 @@ class Updated(Struct, frozen=True):
     """The agent has taken a change of its model or permission mode."""
 
     update_id: str
+    model: str = ""
+    """What ``settings.model`` is in later turns, where that has to be more exact than what was asked for."""
 
 
 class NotUpdated(Struct, frozen=True):

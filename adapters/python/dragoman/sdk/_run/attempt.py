@@ -255,7 +255,7 @@ class Attempt:
         elif isinstance(output, Untaken):
             self._run.sent.refuse(output.input_id)
         elif isinstance(output, Updated):
-            self._run.updates.take(output.update_id)
+            self._run.updates.take(output.update_id, output.model)
         elif isinstance(output, NotUpdated):
             self._run.updates.refuse(output.update_id, output.why)
         elif isinstance(output, Write):

@@ -99,15 +99,16 @@ class RunUpdates:
                 self._offered.discard(update_id)
                 return
 
-    def take(self, update_id: str) -> None:
-        """Write that the agent has taken a change."""
+    def take(self, update_id: str, exact_model: str = "") -> None:
+        """Write that the agent has taken a change; later turns name ``exact_model``, if there is one."""
         waiting = self._settled(update_id)
         if waiting is None:
             return
         update = waiting.update
         updated = pb.RunUpdated(sender=waiting.sender)
         if update.model:
-            self._model = updated.model = update.model
+            updated.model = update.model
+            self._model = exact_model or update.model
         else:
             self._permission_mode = updated.permission_mode = update.permission_mode
         event = pb.AgentEvent(run_updated=updated, origin=pb.EVENT_ORIGIN_OPERATOR)
