@@ -17,6 +17,7 @@ from dragoman.sdk._detection.programs import (
     Probe,
     _Watch,
     converse,
+    dialogue,
     find_executable,
     packaged_version,
     parse_version,
@@ -375,6 +376,26 @@ async def test_cancelled_before_it_is_known_to_run_it_kills(
             await task
         known.set()
         assert await asyncio.to_thread(wait_until_released, reader)
+
+
+async def test_the_last_line_may_lack_its_newline() -> None:
+    argv = ["/bin/sh", "-c", "echo one; printf two; printf three >&2"]
+    heard = [line async for line in dialogue(argv, ENV, b"", PATIENCE_S, with_errors=True)]
+    assert [line for line in heard if line != "three"] == ["one", "two"]
+    assert "three" in heard
+    assert await converse(argv, ENV, b"", lambda line: line == "two", PATIENCE_S) == "two"
+
+
+@pytest.mark.parametrize("escapes", [False, True])
+async def test_a_dialogue_ends_with_its_program_whatever_holds_its_pipes(tmp_path: Path, *, escapes: bool) -> None:
+    with leash(tmp_path) as (path, reader):
+        argv = python(LEAVES_SOMETHING.format(leash=path, escapes=escapes) + 'print("the rest", end="")')
+        async with asyncio.timeout(PATIENCE_S):
+            heard = [line async for line in dialogue(argv, ENV, b"", 10 * PATIENCE_S, with_errors=True)]
+        if escapes:
+            os.kill(int(os.read(reader, 100)), signal.SIGKILL)
+        wait_until_released(reader)
+    assert heard == ["1.2.3", "the rest"]
 
 
 async def test_many_at_once() -> None:

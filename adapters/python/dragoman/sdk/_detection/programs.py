@@ -283,6 +283,16 @@ class _Lines(_Watch):
             for line in self._splitters[fd].feed(data):
                 self._heard(line.data.decode("utf-8", "replace"))
 
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._finish(fd)
+        super().pipe_connection_lost(fd, exc)
+
+    def _finish(self, fd: int) -> None:
+        """Take what a pipe ended with, which may lack its newline."""
+        if fd in self._splitters:
+            for line in self._splitters[fd].finish():
+                self._heard(line.data.decode("utf-8", "replace"))
+
     def _heard(self, line: str) -> None:
         raise NotImplementedError
 
@@ -307,6 +317,7 @@ class _Dialogue(_Lines):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pipes: Collection[int]) -> None:
         super().__init__(loop, pipes)
+        self._loop = loop
         self.lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     def _heard(self, line: str) -> None:
@@ -317,6 +328,16 @@ class _Dialogue(_Lines):
         super().pipe_connection_lost(fd, exc)
         if fd in self._splitters and not self._open & self._splitters.keys():
             self.lines.put_nowait(None)
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self._loop.call_later(_PIPE_BOUND_S, self._abandon)
+
+    def _abandon(self) -> None:
+        """End them, whatever still holds the pipes."""
+        for pipe in self._splitters:
+            self._finish(pipe)
+        self.lines.put_nowait(None)
 
 
 def _signal_name(returncode: int | None) -> str:
