@@ -81,15 +81,31 @@ def test_a_model_of_the_command_line_can_be_changed() -> None:
     assert talk.written[0]["method"] == "session/set_model"
 
 
-def test_a_model_is_asked_for_by_its_name_with_what_the_agent_needs_to_know() -> None:
-    named = {"currentModelId": "m1(x)", "availableModels": [{"modelId": "m1(x)"}, {"modelId": "m2(x)"}]}
-    options = AcpOptions(model_name=lambda model: model.removesuffix("(x)"), model_meta={"keep": False})
-    offered = [{**OPTIONS[1], "options": [{"value": "m1(x)"}, {"value": "m2(x)"}, {"value": "m2"}]}]
-    talk = working(options, models=named, configOptions=offered)
+@pytest.mark.parametrize(
+    ("as_options", "as_models", "method", "params"),
+    [
+        (["m1(x)", "m2(x)"], ["m1(x)", "m2(x)"], "session/set_config_option", {"configId": "y", "value": "m2(x)"}),
+        (["m1(x)", "m2(x)", "m2"], ["m2(x)"], "session/set_config_option", {"configId": "y", "value": "m2"}),
+        (["m1(x)"], ["m1(x)", "m2(x)"], "session/set_model", {"modelId": "m2(x)"}),
+        (["m2(x)"], ["m2"], "session/set_model", {"modelId": "m2"}),
+    ],
+    ids=[
+        "an option before the older way",
+        "its ID before its name",
+        "no value of the option",
+        "its ID the older way",
+    ],
+)
+def test_a_model_is_asked_for_by_its_name(
+    as_options: list[str], as_models: list[str], method: str, params: dict[str, str]
+) -> None:
+    models = {"currentModelId": "m1(x)", "availableModels": [{"modelId": one} for one in as_models]}
+    option = {**OPTIONS[1], "currentValue": "m1(x)", "options": [{"value": one} for one in as_options]}
+    options = AcpOptions(model_name=lambda model: model.removesuffix("(x)"))
+    talk = working(options, models=models, configOptions=[option])
     change(talk, MODEL)
     (asked,) = talk.written
-    assert asked["method"] == "session/set_model"
-    assert asked["params"] == {"sessionId": "s-1", "modelId": "m2(x)", "_meta": {"keep": False}}
+    assert (asked["method"], asked["params"]) == (method, {"sessionId": "s-1", **params})
 
 
 def test_a_change_waits_until_the_turn_runs_and_is_none_once_it_is_to_stop() -> None:

@@ -45,8 +45,6 @@ KINDS: Final = {
     "agent": pb.TOOL_KIND_SUBAGENT,
 }
 """Its own tools, by name."""
-_PERSISTS: Final = "qwen.session.modelPersistDefault"
-"""Of a request for another model: whether it goes into the user's settings, too."""
 _MODEL: Final = re.compile(r"\A(?:\$runtime\|[^|]*\|)?(.+?)(?:\([\w-]+\))?\Z")
 
 
@@ -81,7 +79,6 @@ def options(job: Job) -> AcpOptions:
     return AcpOptions(
         mode=_mode(job),
         sets_model=False,
-        model_meta={_PERSISTS: False},
         call_tokens=call_tokens,
         tool_name=tool_name,
         tool_kinds=KINDS,

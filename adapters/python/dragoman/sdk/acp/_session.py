@@ -59,8 +59,6 @@ class AcpOptions(Struct, frozen=True):
     """The mode to switch to. Empty: the request's native mode, else the agent's default."""
     sets_model: bool = True
     """Whether the model is chosen over the protocol. False: the command line or environment does it."""
-    model_meta: Mapping[str, object] = field(default_factory=dict)
-    """The ``_meta`` of a request for another model, which is then ``session/set_model``: an option has none."""
     config_values: Mapping[str, str] = field(default_factory=dict)
     """Values of the session's config options, by option id or category."""
     slash_commands: bool = False
@@ -340,16 +338,19 @@ def chosen_mode(mode: str, choices: Choices) -> Adjustment | FailureInfo:
 
 
 def chosen_model(model: str, options: AcpOptions, choices: Choices) -> Adjustment | FailureInfo:
-    """Return what asks for a model, by its ID or name; a failure if the agent does not offer it."""
+    """Return what asks for a model, by its ID or name; a failure if the agent does not offer it.
+
+    An option is of the session alone. The older request is that, or also changes what its user has chosen.
+    """
     option = choices.find("model")
-    if option is not None and model in option_values(option) and not options.model_meta:
+    values = option_values(option) if option is not None else []
+    offered = [*values, *choices.models]
+    if model not in offered:
+        model = next((one for one in offered if options.model_name(one) == model), model)
+    if option is not None and model in values:
         return _set_option(option, model)
-    named = next((offered for offered in choices.models if options.model_name(offered) == model), model)
-    model_id = model if model in choices.models else named
-    if model_id in choices.models:
-        meta = {"_meta": {**options.model_meta}} if options.model_meta else {}
-        return "session/set_model", {"modelId": model_id, **meta}
-    offered = [*choices.models, *(option_values(option) if option is not None else ())]
+    if model in choices.models:
+        return "session/set_model", {"modelId": model}
     if not offered:
         message = "This agent does not let its model be chosen over the protocol. Leave the model out."
         return FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="acp_no_model_choice")
