@@ -60,6 +60,12 @@ async def test_a_program_that_ends(tmp_path: Path) -> None:
     assert ended.outcome.failure.code == "claude_code_login_ended"
 
 
+async def test_a_program_that_ends_without_its_limits(tmp_path: Path) -> None:
+    response = await adapter().get_quota(api.GetQuotaRequest(env=install(tmp_path, "claude", "exit 1")))
+    assert response.failure.code == "claude_code_no_answer"
+    assert response.failure.message.startswith("Claude Code ended or did not")
+
+
 async def test_no_program(tmp_path: Path) -> None:
     env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     (ended,) = await steps(adapter(), env)

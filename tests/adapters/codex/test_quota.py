@@ -66,6 +66,7 @@ async def test_an_error_is_a_failure(message: str, kind: int, tmp_path: Path) ->
 async def test_a_program_that_ends_without_an_answer(tmp_path: Path) -> None:
     response = await adapter().get_quota(install(tmp_path, "exit 0"))
     assert response.failure.code == "codex_no_answer"
+    assert response.failure.message.startswith("Codex ended or did not")
 
 
 async def test_no_program(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ async def test_what_is_limited(tmp_path: Path) -> None:
         "chat": {"isUnlimitedEntitlement": True, "remainingPercentage": 100},
         "premium_interactions": {"remainingPercentage": 58, "resetDate": "2029-12-01T00:00:00Z"},
         "completions": {"remainingPercentage": 130},
+        "overdrawn": {"remainingPercentage": -12.5},
         "other": {},
+        "odd": {"remainingPercentage": True},
     }
     env = install(tmp_path, "copilot", answering({"id": 2, "result": {"quotaSnapshots": snapshots}}))
     response = await adapter().get_quota(api.GetQuotaRequest(env=env))
@@ -69,6 +71,7 @@ async def test_what_is_limited(tmp_path: Path) -> None:
     assert list(response.windows) == [
         pb.RateLimit(window="premium_interactions", used_percent=42),
         pb.RateLimit(window="completions", used_percent=0),
+        pb.RateLimit(window="overdrawn", used_percent=100),
     ]
 
 
@@ -83,6 +86,12 @@ async def test_what_is_limited(tmp_path: Path) -> None:
 def test_why_there_is_no_answer(answer: object, kind: int) -> None:
     failure = answered(json.dumps(answer)).failure
     assert (failure.kind, bool(failure.message), bool(failure.code)) == (kind, True, True)
+
+
+async def test_a_program_that_ends_without_an_answer(tmp_path: Path) -> None:
+    response = await adapter().get_quota(api.GetQuotaRequest(env=install(tmp_path, "copilot", "exit 1")))
+    assert response.failure.code == "copilot_no_answer"
+    assert response.failure.message.startswith("Copilot ended or did not")
 
 
 async def test_no_program(tmp_path: Path) -> None:

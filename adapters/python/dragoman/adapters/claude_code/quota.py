@@ -49,7 +49,7 @@ def answered(line: str) -> api.GetQuotaResponse:
         return quota_failed(replace(known, message=sentence("Claude Code", error), code=_CODE))
     usage = inner(response, "response")
     if not usage:
-        message = f"Claude Code did not report its rate limits within {LIMIT_S:.0f} s."
+        message = f"Claude Code ended or did not report its rate limits within {LIMIT_S:.0f} s."
         return quota_failed(FailureInfo(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, message, "claude_code_no_answer"))
     if usage.get("rate_limits_available") is not True:
         message = f"Claude Code has rate limits to report with a login of claude.ai only. {_SPEC.login_hint}"

@@ -46,7 +46,7 @@ def answered(line: str) -> api.GetQuotaResponse:
     if not error and "result" in answer:
         return api.GetQuotaResponse(windows=_windows(inner(answer, "result")))
     if not error:
-        message = f"Codex did not report its rate limits within {LIMIT_S:.0f} s."
+        message = f"Codex ended or did not report its rate limits within {LIMIT_S:.0f} s."
         return quota_failed(FailureInfo(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, message, "codex_no_answer"))
     known = classify_text(error)
     if known is None:

@@ -3,6 +3,7 @@
 It reports a ``resetDate`` too, which is the time of the count (1.0.102), so that no window has an end.
 """
 
+from math import isfinite
 from typing import Final
 
 from dragoman.adapters.copilot.plan import BASE, begin
@@ -10,7 +11,7 @@ from dragoman.sdk import FailureInfo, jsonrpc
 from dragoman.sdk.account import AgentProgram, quota_failed
 from dragoman.sdk.detection import converse
 from dragoman.sdk.failures import classify_text, sentence
-from dragoman.sdk.fields import Fields, inner, number, parse_json_object, text
+from dragoman.sdk.fields import Fields, inner, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -44,7 +45,7 @@ def answered(line: str) -> api.GetQuotaResponse:
     if not error and "result" in answer:
         return api.GetQuotaResponse(windows=_windows(inner(inner(answer, "result"), "quotaSnapshots")))
     if not error:
-        message = f"Copilot did not report its quota within {LIMIT_S:.0f} s."
+        message = f"Copilot ended or did not report its quota within {LIMIT_S:.0f} s."
         return quota_failed(FailureInfo(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, message, "copilot_no_answer"))
     if _NO_LOGIN in error:
         return quota_failed(FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, f"No login. {_SPEC.login_hint}", _CODE))
@@ -57,10 +58,18 @@ def _windows(snapshots: Fields) -> list[pb.RateLimit]:
     windows = []
     for name in snapshots:
         snapshot = inner(snapshots, name)
-        left = number(snapshot, "remainingPercentage")
+        left = _left(snapshot)
         if left is not None and snapshot.get("isUnlimitedEntitlement") is not True:
-            windows.append(pb.RateLimit(window=name, used_percent=100 - min(left, 100)))
+            windows.append(pb.RateLimit(window=name, used_percent=100 - left))
     return windows
+
+
+def _left(snapshot: Fields) -> float | None:
+    """Return the percentage that is left; Copilot reports less than none of it for what is overdrawn."""
+    left = snapshot.get("remainingPercentage")
+    if isinstance(left, bool) or not isinstance(left, int | float) or not isfinite(left):
+        return None
+    return min(max(left, 0), 100)
 
 
 def _is_answer(line: str) -> bool:
