@@ -16,7 +16,7 @@ from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.store import Store
 from dragoman.v1 import router_pb2
 
-from tests.router.store.writer_harness import WriterHarness
+from tests.router.store.writer_harness import DEADLINE_S, WriterHarness
 
 MARK = b"what-an-agent-said-in-confidence"
 
@@ -73,25 +73,41 @@ async def test_what_is_forgotten_is_nowhere_in_the_file_and_gives_its_space_back
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("by", ["nothing", "copy"])
-async def test_a_file_that_goes_while_it_is_used_is_reported_and_never_written(
+async def test_a_file_that_goes_while_it_is_used_is_noticed_and_another_one_written(
     harness: WriterHarness, tmp_path: Path, by: str
 ) -> None:
     run = harness.run()
     path, copy = tmp_path / "runs.db", tmp_path / "copy"
+    key = await harness.store.setting("key", b"first")
     assert await harness.writer.begin(run)
     with contextlib.closing(sqlite3.connect(path)) as source, contextlib.closing(sqlite3.connect(copy)) as copied:
         source.backup(copied)
+    harness.writer.backlog.append(run, 1, b"one")
+    assert await harness.writer.flushed(run, DEADLINE_S)
     if by == "nothing":
         path.unlink()
     else:
         os.replace(copy, path)  # noqa: PTH105 - what a person would do
-    harness.writer.backlog.append(run, 1, b"one")
-    await harness.until(lambda: "log_unavailable" in harness.notices)
-    assert harness.writer.failing.endswith("was deleted or replaced while it was in use; restart this router")
-    with pytest.raises(StoreError, match="restart this router"):
+    with pytest.raises(StoreError, match="was deleted or replaced while it was in use"):
         await harness.store.run("r")
-    assert path.exists() == (by == "copy")
-    assert (harness.notices, harness.lost) == (["log_unavailable"], [])
+    harness.writer.backlog.append(run, 2, b"two")
+    assert await harness.writer.flushed(run, DEADLINE_S) or await harness.writer.flushed(run, DEADLINE_S)
+    await harness.until(lambda: "log_recovered" in harness.notices)
+    assert harness.notices == ["log_unavailable", "log_recovered"]
+    assert harness.lost == []
+    assert [(row.first, row.last) for row in await harness.store.events("r", 0)] == [(2, 2)]
+    assert (await harness.stored()).logged == 2
+    assert await harness.store.setting("key", b"second") == key
+    with contextlib.closing(sqlite3.connect(path)) as check:
+        assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_a_router_without_runs_goes_on_in_the_new_file_too(harness: WriterHarness, tmp_path: Path) -> None:
+    (tmp_path / "runs.db").unlink()
+    harness.writer.replaced()
+    await harness.until(lambda: not harness.writer._loop.is_replaced)
+    assert await harness.store.run("r") is None
 
 
 async def test_a_damaged_file_is_refused_with_what_to_do(path: Path) -> None:

@@ -33,10 +33,12 @@ class StoreError(Exception):
     Args:
         message: why.
         is_lasting: whether a retry is of no use.
+        is_replaced: whether the database is no longer the one that was opened; see ``Database.reopen``.
     """
 
-    def __init__(self, message: str, *, is_lasting: bool = False) -> None:
+    def __init__(self, message: str, *, is_lasting: bool = False, is_replaced: bool = False) -> None:
         super().__init__(message)
+        self.is_replaced = is_replaced
         self.is_lasting = is_lasting
 
 
@@ -75,6 +77,13 @@ class Database(Protocol):
 
     async def open(self) -> None:
         """Connect, and bring the schema up to date.
+
+        Raises:
+            StoreError: it cannot be used.
+        """
+
+    async def reopen(self) -> None:
+        """Open what is in the place of a database that was replaced, or a new one if nothing is.
 
         Raises:
             StoreError: it cannot be used.

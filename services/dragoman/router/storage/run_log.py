@@ -51,7 +51,7 @@ class RunLog:
         self.owner = owner
         self.address = ""
         """Where other routers reach this one; empty if none can."""
-        self.ownership = RunOwnership(store, clock, owner, lease_s)
+        self.ownership = RunOwnership(store, self.writer, clock, owner, lease_s)
         self.digests = RequestDigests()
         """Of requests; with the key of the log once it is open."""
         self._clock = clock

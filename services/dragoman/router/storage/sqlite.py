@@ -52,11 +52,26 @@ class SqliteDatabase:
         self._connection: sqlite3.Connection | None = None
         self._opened: tuple[int, int] | None = None
         """Device and number of the file that is open."""
+        self._companions: dict[Path, tuple[int, int] | None] = {}
+        """Those of its companions."""
 
     async def open(self) -> None:
         """Open the file, and bring its schema up to date."""
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="run-log")
         await self._do(self._open)
+
+    async def reopen(self) -> None:
+        """Close the file and open what has its path now; a new one if nothing has."""
+
+        def work() -> None:
+            self._close()
+            # SQLite would take the companions of the old file for those of the new one.
+            for path, identity in self._companions.items():
+                if _identity(path) == identity:
+                    path.unlink(missing_ok=True)
+            self._open()
+
+        await self._do(work)
 
     async def reclaim(self) -> None:
         """Shorten the file, step by step, and empty its write-ahead log, which has what was deleted."""
@@ -107,7 +122,7 @@ class SqliteDatabase:
             raise sqlite3.OperationalError("the run log is not open")
         if _identity(self._path) != self._opened:
             raise StoreError(
-                f"the run log {self._path} was deleted or replaced while it was in use; restart this router"
+                f"the run log {self._path} was deleted or replaced while it was in use", is_replaced=True
             )
         return self._connection
 
@@ -115,7 +130,8 @@ class SqliteDatabase:
         self._close()  # a second connection would be left to the garbage collector, which CPython 3.13 warns of
         # Before SQLite makes it, and its companions after its model: no other user may read the messages of agents.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE))
-        for path in (self._path, *(Path(f"{self._path}{suffix}") for suffix in _COMPANIONS)):
+        companions = [Path(f"{self._path}{suffix}") for suffix in _COMPANIONS]
+        for path in (self._path, *companions):
             with contextlib.suppress(OSError):
                 path.chmod(_MODE)  # one restored from a backup may be readable by all
         connection = sqlite3.connect(self._path, timeout=BUSY_S, check_same_thread=False)
@@ -132,6 +148,7 @@ class SqliteDatabase:
             connection.close()
             raise
         self._connection, self._opened = connection, _identity(self._path)
+        self._companions = {path: _identity(path) for path in companions}
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make a new file what it should be, one router after another."""

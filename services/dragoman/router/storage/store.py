@@ -48,10 +48,18 @@ class Store:
         self.active = ActiveTable(database)
         self.spending = SpendingTable(database)
         self.retention = RetentionTable(database)
+        self._settings: dict[str, bytes] = {}
+        """Those that were asked for."""
 
     async def open(self) -> None:
         """Connect, and bring the schema up to date."""
         await self._database.open()
+
+    async def reopen(self) -> None:
+        """Open what is in the place of a database that was replaced; what was written to the old one is gone."""
+        await self._database.reopen()
+        for name, value in list(self._settings.items()):
+            await self.setting(name, value)
 
     async def reclaim(self) -> None:
         """Give back the space of what was forgotten, and leave nothing of it that could be read."""
@@ -66,7 +74,8 @@ class Store:
         sql = "INSERT INTO settings (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING"
         await self._database.execute([(sql, {"name": name, "value": fresh})])
         rows = await self._database.fetch("SELECT value FROM settings WHERE name = :name", {"name": name})
-        return cast("bytes", rows[0][0])
+        value = self._settings[name] = cast("bytes", rows[0][0])
+        return value
 
     async def begin(self, run: StoredRun) -> bool:
         """Insert a new run; False if there is another one with its id: it takes the place of one no adapter had."""

@@ -38,12 +38,14 @@ class WriteLoop:
         """Why the store fails; empty while it does not."""
         self.is_closing = False
         """Whether the loop ends once everything is written, or the store fails."""
+        self.is_replaced = False
+        """Whether the database was deleted or replaced, so that a new one is to be opened."""
 
     async def run(self) -> None:
         """Write until cancelled, or closed."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        while self._backlog.due() or not self.is_closing:
-            if not self._backlog.due():
+        while self._has_work() or not self.is_closing:
+            if not self._has_work():
                 self._backlog.work.clear()
                 await self._backlog.work.wait()
             if not backoff.failures:
@@ -56,6 +58,7 @@ class WriteLoop:
                     continue
                 pause_s = backoff.next_s()
                 self.fails(str(error))
+                self.is_replaced |= error.is_replaced
                 self._backlog.written.check()
                 if self.is_closing:
                     return
@@ -67,6 +70,9 @@ class WriteLoop:
                 backoff.reset()
                 self._works()
 
+    def _has_work(self) -> bool:
+        return self.is_replaced or bool(self._backlog.due())
+
     async def _gather(self) -> None:
         if not self.is_closing and self._backlog.size < ROW_BYTES:
             with contextlib.suppress(TimeoutError):
@@ -76,6 +82,8 @@ class WriteLoop:
         self._backlog.hurry.clear()
 
     async def _write(self, runs: Sequence[LoggedRun]) -> None:
+        if self.is_replaced:
+            await self._reopen()
         for run in runs:
             if run.state is RowState.REMOVED:
                 changes = run.changes
@@ -138,6 +146,19 @@ class WriteLoop:
         if not run.is_over:
             run.remark("log_gap", _UNSTORABLE)
         self._backlog.written.check()
+
+    async def _reopen(self) -> None:
+        """Open the database that took the place of the one before, and insert the runs again.
+
+        Their events that were written before are missing there, which the log shows as a gap.
+        """
+        await self._store.reopen()
+        self.is_replaced = False
+        _log.warning("run log was deleted or replaced; writing a new one")
+        for run in self._backlog:
+            if run.state is RowState.STORED:
+                run.state = RowState.NEW
+            self._backlog.changed(run)
 
     def fails(self, why: str) -> None:
         """Note that the store fails, and emit a notice in each live run."""

@@ -124,6 +124,11 @@ class Writer:
         """Write until cancelled, or closed."""
         await self._loop.run()
 
+    def replaced(self) -> None:
+        """Note that the store's database was deleted or replaced while it was in use."""
+        self._loop.is_replaced = True
+        self.backlog.work.set()
+
     async def close(self) -> None:
         """Write what waits, once; what cannot be written then is lost."""
         self._loop.is_closing = True
