@@ -57,3 +57,26 @@ async def test_a_run_waits_for_others_that_start_only_so_long(monkeypatch: pytes
     assert error.value.reason is Reason.RUN_LOG_UNAVAILABLE
     assert begun.is_set()
     assert not counting._one_at_a_time.locked()
+
+
+async def test_to_count_a_run_may_take_long_once_it_is_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spending, "_TURN_S", 0.0)
+    left = [pb.Budget(tool_calls=1)]
+
+    async def begin() -> list[pb.Budget]:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return left
+
+    requests: Any = SimpleNamespace(budget=pb.Budget)
+    run: Any = SimpleNamespace(ledger=SimpleNamespace(begin=nothing_begins), spending=None)
+    log: Any = SimpleNamespace()
+    counting, counted = spending.Spending(log, requests), SimpleNamespace(begin=begin)
+    monkeypatch.setattr(counting, "of", lambda _run: counted)
+    assert await counting.admit(run) == left
+    assert run.spending is counted
+    assert not counting._one_at_a_time.locked()
+
+
+async def nothing_begins() -> None:
+    """Begin nothing."""

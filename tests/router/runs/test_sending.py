@@ -1,13 +1,15 @@
 """What an adapter answers about a run counts once the event that it names is in the run, whatever comes first."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.model.run_record import adapter_lost
 from dragoman.router.runs import inputs as to
 from dragoman.router.runs import state as states
-from dragoman.router.runs.sending import ask
+from dragoman.router.runs.actor import Run
+from dragoman.router.runs.sending import ask, respond, send
 from dragoman.v1 import adapter_pb2 as api
 
 from tests.router.runs.test_actor import World
@@ -124,3 +126,23 @@ async def test_an_answer_about_a_run_that_another_router_has_by_then_is_that_one
     error = asking.exception()
     assert isinstance(error, DragomanError)
     assert error.reason is Reason.ADAPTER_UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda run: respond(run, b"", "q", 0.0), Reason.REQUEST_NOT_FOUND),
+        (lambda run: send(run, api.SendRequest(), b"", 0.0), Reason.RUN_FINISHED),
+    ],
+    ids=["Respond", "Send"],
+)
+async def test_what_comes_while_a_run_without_adapter_is_cancelled(
+    call: Callable[[Run], Awaitable[object]], reason: Reason
+) -> None:
+    world = World()
+    await world.assign()
+    world.run.send(to.CancelRequested())
+    assert not states.is_ending(world.run.state)
+    with pytest.raises(DragomanError) as error:
+        await call(world.run)
+    assert error.value.reason is reason

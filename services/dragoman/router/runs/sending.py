@@ -38,7 +38,7 @@ async def send(run: Run, request: adapter_pb2.SendRequest, data: bytes, timeout_
         DragomanError: the adapter's status; NOT_SUPPORTED; ADAPTER_UNAVAILABLE while no adapter has the run; or
             RUN_FINISHED, also if the input may have been accepted before.
     """
-    await _until_at_adapter(run, timeout_s, _nowhere(run, "send the input again"))
+    await _until_at_adapter(run, timeout_s, lambda: _nowhere(run, "send the input again"))
     _refuse_undeclared(run, "mode", _NEEDED.get(request.mode, pb.FEATURE_QUEUE))
     if request.attachments:
         _refuse_undeclared(run, "attachments", pb.FEATURE_ATTACHMENTS)
@@ -61,7 +61,7 @@ async def update(
         DragomanError: the adapter's status, or that of ``check``; NOT_SUPPORTED; ADAPTER_UNAVAILABLE while no adapter
             has the run; or RUN_FINISHED.
     """
-    await _until_at_adapter(run, timeout_s, _nowhere(run, "make the change again"))
+    await _until_at_adapter(run, timeout_s, lambda: _nowhere(run, "make the change again"))
     name = request.WhichOneof("change") or ""
     check()
     _refuse_undeclared(run, name, _NEEDED_BY_CHANGE[name])
@@ -84,18 +84,17 @@ async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | 
     message = f"Run {run.run_id!r} has not requested any input yet."
     metadata = {"run_id": run.run_id, "request_id": request_id}
     # A run that is being recovered may have asked long ago; its answer waits until the adapter is found again.
-    await _until_at_adapter(run, timeout_s, DragomanError(Reason.REQUEST_NOT_FOUND, message, metadata))
+    await _until_at_adapter(run, timeout_s, lambda: DragomanError(Reason.REQUEST_NOT_FOUND, message, metadata))
     return await ask(run, "Respond", adapter_pb2.RespondResponse, request, timeout_s)
 
 
-async def _until_at_adapter(run: Run, timeout_s: float | None, otherwise: DragomanError) -> None:
-    """Wait for the adapter that takes what a caller has for a run; raise this error if there is none."""
+async def _until_at_adapter(run: Run, timeout_s: float | None, otherwise: Callable[[], DragomanError]) -> None:
+    """Wait for the adapter that takes what a caller has for a run; raise if there is none."""
     await run.until(is_accepted, _ACCEPTANCE_S if timeout_s is None else min(timeout_s, _ACCEPTANCE_S))
-    has_adapter = run.instance is not None and is_accepted(run.state)
-    if run.is_ending or (not has_adapter and progress_of(run.state).is_cancelling):
+    if run.is_ending:
         raise _over(run)
-    if not has_adapter:
-        raise otherwise
+    if run.instance is None or not is_accepted(run.state):
+        raise otherwise()
 
 
 def _over(run: Run) -> DragomanError:
@@ -104,6 +103,9 @@ def _over(run: Run) -> DragomanError:
 
 
 def _nowhere(run: Run, advice: str) -> DragomanError:
+    """Return the error for what no adapter takes now, nor later if the run is being cancelled."""
+    if progress_of(run.state).is_cancelling:
+        return finished(run.run_id)
     return unavailable(f"No adapter has run {run.run_id!r} at present; {advice}.")
 
 

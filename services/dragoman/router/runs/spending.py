@@ -26,7 +26,7 @@ from msgspec.structs import replace
 _COUNTED: Final = frozenset({"usage", "tool_call", "started", "attempt_ended", "result"})
 """Kinds of events that say what a run has used."""
 _TURN_S: Final = 30.0
-"""How long it may take to count a run that starts, behind others that do."""
+"""How long a run that starts waits for others that do."""
 _HIGHEST: Final = "999999999999"
 
 _log = Logger("dragoman.router")
@@ -60,12 +60,16 @@ class Spending:
             return most
         await run.ledger.begin()
         try:
-            async with asyncio.timeout(_TURN_S), self._one_at_a_time:
-                left = await spending.begin()
+            async with asyncio.timeout(_TURN_S):
+                await self._one_at_a_time.acquire()
         except TimeoutError:
             raise log_unavailable("too many runs are being counted") from None
+        try:
+            left = await spending.begin()
         except StoreError as error:
             raise log_unavailable(error) from error
+        finally:
+            self._one_at_a_time.release()
         run.spending = spending
         return [*most, *left]
 
