@@ -37,9 +37,6 @@ class Explained:
     async def open(self) -> None:
         await self.database.open()
 
-    async def reopen(self) -> None:
-        await self.database.reopen()
-
     async def reclaim(self) -> None:
         await self.database.reclaim()
 

@@ -110,6 +110,22 @@ async def test_a_router_without_runs_goes_on_in_the_new_file_too(harness: Writer
     assert await harness.store.run("r") is None
 
 
+async def test_a_file_that_was_put_in_its_place_is_whole_after_the_end_too(path: Path) -> None:
+    database = SqliteDatabase(path)
+    store = Store(database)
+    await store.open()
+    backup = path.with_name("backup")
+    with contextlib.closing(sqlite3.connect(path)) as source, contextlib.closing(sqlite3.connect(backup)) as copied:
+        source.backup(copied)
+    await store.setting("key", b"only in the file that goes")
+    backup.replace(path)
+    await store.close()
+    assert [found.name for found in path.parent.glob(f"{path.name}-*")] == []
+    await store.open()
+    assert await store.setting("key", b"new") == b"new"
+    await store.close()
+
+
 async def test_a_damaged_file_is_refused_with_what_to_do(path: Path) -> None:
     store = Store(SqliteDatabase(path))
     await store.open()

@@ -233,9 +233,6 @@ class Overtaken:
     async def open(self) -> None:
         await self._database.open()
 
-    async def reopen(self) -> None:
-        await self._database.reopen()
-
     async def reclaim(self) -> None:
         await self._database.reclaim()
 

@@ -33,7 +33,7 @@ class StoreError(Exception):
     Args:
         message: why.
         is_lasting: whether a retry is of no use.
-        is_replaced: whether the database is no longer the one that was opened; see ``Database.reopen``.
+        is_replaced: whether the database is no longer the one that was opened, and is to be opened again.
     """
 
     def __init__(self, message: str, *, is_lasting: bool = False, is_replaced: bool = False) -> None:
@@ -77,13 +77,6 @@ class Database(Protocol):
 
     async def open(self) -> None:
         """Connect, and bring the schema up to date.
-
-        Raises:
-            StoreError: it cannot be used.
-        """
-
-    async def reopen(self) -> None:
-        """Open what is in the place of a database that was replaced, or a new one if nothing is.
 
         Raises:
             StoreError: it cannot be used.

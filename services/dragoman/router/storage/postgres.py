@@ -151,9 +151,6 @@ class PostgresDatabase:
             parameters = psycopg.conninfo.conninfo_to_dict(self._url)
             migrate(f"postgresql+psycopg:///?{urlencode(parameters)}")
 
-    async def reopen(self) -> None:
-        """Do nothing: the pool connects again by itself."""
-
     async def reclaim(self) -> None:
         """Do nothing: that is the server's own work (autovacuum)."""
 

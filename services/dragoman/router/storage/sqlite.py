@@ -56,22 +56,9 @@ class SqliteDatabase:
         """Those of its companions."""
 
     async def open(self) -> None:
-        """Open the file, and bring its schema up to date."""
+        """Open the file, or what has its path now, and bring its schema up to date."""
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="run-log")
         await self._do(self._open)
-
-    async def reopen(self) -> None:
-        """Close the file and open what has its path now; a new one if nothing has."""
-
-        def work() -> None:
-            self._close()
-            # SQLite would take the companions of the old file for those of the new one.
-            for path, identity in self._companions.items():
-                if _identity(path) == identity:
-                    path.unlink(missing_ok=True)
-            self._open()
-
-        await self._do(work)
 
     async def reclaim(self) -> None:
         """Shorten the file, step by step, and empty its write-ahead log, which has what was deleted."""
@@ -190,9 +177,15 @@ class SqliteDatabase:
         return is_current(applied)
 
     def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._connection is None:
+            return
+        self._connection.close()
+        self._connection = None
+        if _identity(self._path) != self._opened:
+            # SQLite would take the companions of the file that is gone for those of the one in its place.
+            for path, identity in self._companions.items():
+                if _identity(path) == identity:
+                    path.unlink(missing_ok=True)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -57,7 +57,7 @@ class Store:
 
     async def reopen(self) -> None:
         """Open what is in the place of a database that was replaced; what was written to the old one is gone."""
-        await self._database.reopen()
+        await self._database.open()
         for name, value in list(self._settings.items()):
             await self.setting(name, value)
 
