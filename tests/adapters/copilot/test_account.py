@@ -91,7 +91,7 @@ def test_why_there_is_no_answer(answer: object, kind: int) -> None:
 async def test_a_program_that_ends_without_an_answer(tmp_path: Path) -> None:
     response = await adapter().get_quota(api.GetQuotaRequest(env=install(tmp_path, "copilot", "exit 1")))
     assert response.failure.code == "copilot_no_answer"
-    assert response.failure.message.startswith("Copilot ended or did not")
+    assert response.failure.message.startswith("GitHub Copilot CLI ended or did not")
 
 
 async def test_no_program(tmp_path: Path) -> None:

@@ -11,9 +11,13 @@ from dragoman.sdk._detection.account import (
     in_turn,
     log_in_by,
     login_busy,
+    login_ended,
     login_failed,
+    login_refused,
     not_installed,
     quota_failed,
+    quota_refused,
+    quota_silent,
 )
 
 __all__ = [
@@ -27,7 +31,11 @@ __all__ = [
     "in_turn",
     "log_in_by",
     "login_busy",
+    "login_ended",
     "login_failed",
+    "login_refused",
     "not_installed",
     "quota_failed",
+    "quota_refused",
+    "quota_silent",
 ]

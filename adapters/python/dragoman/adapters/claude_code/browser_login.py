@@ -9,13 +9,20 @@ from dragoman.adapters.claude_code import control
 from dragoman.adapters.claude_code.login import renewing_login
 from dragoman.adapters.claude_code.quota import OUTSIDE
 from dragoman.sdk import FailureInfo
-from dragoman.sdk.account import AgentProgram, Steps, follow_login, in_turn, login_busy, login_failed
+from dragoman.sdk.account import (
+    AgentProgram,
+    Steps,
+    follow_login,
+    in_turn,
+    login_busy,
+    login_ended,
+    login_failed,
+    login_refused,
+)
 from dragoman.sdk.detection import LoginLocks, dialogue
-from dragoman.sdk.failures import sentence
 from dragoman.sdk.fields import inner, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
-from dragoman.v1 import event_pb2 as pb
 
 METHOD: Final = "browser"
 LIMIT_S: Final = 1200.0
@@ -51,21 +58,18 @@ class BrowserLogin:
         if text(frame, "type") != "control_response" or request_id not in {_BEGIN, _WAIT}:
             return None
         if text(response, "subtype") != "success":
-            kind = pb.FAILURE_KIND_AUTH_REQUIRED if self._begun else pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
-            return _refused(text(response, "error") or "the login was refused", kind)
+            return self._refused(text(response, "error") or "the login was refused")
         if request_id == _WAIT:
             return api.LoginResponse(outcome=api.LoginOutcome()) if self._begun else None
         url = text(inner(response, "response"), "automaticUrl")
         if not url:
-            return _refused("it shows no page to log in at", pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE)
+            return self._refused("it shows no page to log in at")
         self._begun = True
         return api.LoginResponse(prompt=api.LoginPrompt(url=url))
 
     def ended(self) -> FailureInfo:
         """Return why there is no outcome, when Claude Code has ended or its time is over."""
-        message = "Claude Code ended before it had logged in, or its time for that was over."
-        return FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, message, "claude_code_login_ended")
+        return login_ended(_SPEC)
 
-
-def _refused(why: str, kind: pb.FailureKind.ValueType) -> api.LoginResponse:
-    return login_failed(FailureInfo(kind, sentence("Claude Code", why), "claude_code_login"))
+    def _refused(self, why: str) -> api.LoginResponse:
+        return login_failed(login_refused(_SPEC, why, begun=self._begun))

@@ -5,14 +5,20 @@ from typing import Final
 from dragoman.adapters.claude_code import control
 from dragoman.adapters.claude_code.login import renewing_login
 from dragoman.sdk import FailureInfo
-from dragoman.sdk.account import AgentProgram, LoginBusyError, account_turn, login_busy, quota_failed
+from dragoman.sdk.account import (
+    AgentProgram,
+    LoginBusyError,
+    account_turn,
+    login_busy,
+    quota_failed,
+    quota_refused,
+    quota_silent,
+)
 from dragoman.sdk.detection import LoginLocks, converse
-from dragoman.sdk.failures import classify_text, sentence
 from dragoman.sdk.fields import Fields, inner, iso_moment, number, objects, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
-from msgspec.structs import replace
 
 LIMIT_S: Final = 20.0
 OUTSIDE: Final = (
@@ -45,12 +51,10 @@ def answered(line: str) -> api.GetQuotaResponse:
     response = inner(parse_json_object(line.encode()) or {}, "response")
     error = text(response, "error")
     if error:
-        known = classify_text(error) or FailureInfo(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "")
-        return quota_failed(replace(known, message=sentence("Claude Code", error), code=_CODE))
+        return quota_refused(_SPEC, error)
     usage = inner(response, "response")
     if not usage:
-        message = f"Claude Code ended or did not report its rate limits within {LIMIT_S:.0f} s."
-        return quota_failed(FailureInfo(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, message, "claude_code_no_answer"))
+        return quota_silent(_SPEC, LIMIT_S)
     if usage.get("rate_limits_available") is not True:
         message = f"Claude Code has rate limits to report with a login of claude.ai only. {_SPEC.login_hint}"
         return quota_failed(FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, message, _CODE))

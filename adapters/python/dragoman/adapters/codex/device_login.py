@@ -5,14 +5,21 @@ from typing import Final
 from dragoman.adapters.codex.login import renewing_login
 from dragoman.adapters.codex.plan import hello
 from dragoman.sdk import FailureInfo
-from dragoman.sdk.account import AgentProgram, Steps, follow_login, in_turn, login_busy, login_failed
+from dragoman.sdk.account import (
+    AgentProgram,
+    Steps,
+    follow_login,
+    in_turn,
+    login_busy,
+    login_ended,
+    login_failed,
+    login_refused,
+)
 from dragoman.sdk.detection import LoginLocks, dialogue
-from dragoman.sdk.failures import sentence
 from dragoman.sdk.fields import Fields, inner, parse_json_object, text
 from dragoman.sdk.jsonrpc import Peer
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
-from dragoman.v1 import event_pb2 as pb
 
 METHOD: Final = "device_code"
 LIMIT_S: Final = 1200.0
@@ -57,12 +64,12 @@ class DeviceLogin:
             return None
         if about.get("success") is True:
             return api.LoginResponse(outcome=api.LoginOutcome())
-        return _refused(text(about, "error") or "the login was not completed", pb.FAILURE_KIND_AUTH_REQUIRED)
+        why = text(about, "error") or "the login was not completed"
+        return login_failed(login_refused(_SPEC, why, begun=True))
 
     def ended(self) -> FailureInfo:
         """Return why there is no outcome, when Codex has ended or its time is over."""
-        message = "Codex ended before it had logged in, or its time for that was over."
-        return FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, message, "codex_login_ended")
+        return login_ended(_SPEC)
 
     def _begun(self, answer: Fields) -> api.LoginResponse:
         result = inner(answer, "result")
@@ -70,8 +77,4 @@ class DeviceLogin:
         if self._login_id and url:
             return api.LoginResponse(prompt=api.LoginPrompt(url=url, user_code=text(result, "userCode")))
         why = text(inner(answer, "error"), "message") or "it offers no device code"
-        return _refused(why, pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE)
-
-
-def _refused(why: str, kind: pb.FailureKind.ValueType) -> api.LoginResponse:
-    return login_failed(FailureInfo(kind, sentence("Codex", why), "codex_login"))
+        return login_failed(login_refused(_SPEC, why, begun=False))

@@ -2,20 +2,24 @@
 
 from typing import Final
 
-from dragoman.adapters.codex.classify import LOGIN_HINT
 from dragoman.adapters.codex.login import renewing_login
 from dragoman.adapters.codex.plan import hello
 from dragoman.adapters.codex.usage import rate_limits
-from dragoman.sdk import FailureInfo
-from dragoman.sdk.account import AgentProgram, LoginBusyError, account_turn, login_busy, quota_failed
+from dragoman.sdk.account import (
+    AgentProgram,
+    LoginBusyError,
+    account_turn,
+    login_busy,
+    quota_failed,
+    quota_refused,
+    quota_silent,
+)
 from dragoman.sdk.detection import LoginLocks, converse
-from dragoman.sdk.failures import classify_text, sentence
 from dragoman.sdk.fields import Fields, inner, parse_json_object, text
 from dragoman.sdk.jsonrpc import Peer
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
-from msgspec.structs import replace
 
 _SPEC: Final = agent_spec(__package__)
 READ: Final = "account/rateLimits/read"
@@ -46,14 +50,8 @@ def answered(line: str) -> api.GetQuotaResponse:
     if not error and "result" in answer:
         return api.GetQuotaResponse(windows=_windows(inner(answer, "result")))
     if not error:
-        message = f"Codex ended or did not report its rate limits within {LIMIT_S:.0f} s."
-        return quota_failed(FailureInfo(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, message, "codex_no_answer"))
-    known = classify_text(error)
-    if known is None:
-        kind = pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
-        return quota_failed(FailureInfo(kind, sentence("Codex", error), "codex_quota"))
-    advice = LOGIN_HINT if known.kind == pb.FAILURE_KIND_AUTH_REQUIRED else ""
-    return quota_failed(replace(known, message=sentence("Codex", error, advice), code="codex_quota"))
+        return quota_silent(_SPEC, LIMIT_S)
+    return quota_refused(_SPEC, error)
 
 
 def _windows(result: Fields) -> list[pb.RateLimit]:

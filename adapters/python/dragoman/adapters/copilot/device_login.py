@@ -8,13 +8,14 @@ import re
 from typing import Final
 
 from dragoman.sdk import FailureInfo
-from dragoman.sdk.account import AgentProgram, Steps, follow_login, login_failed
+from dragoman.sdk.account import AgentProgram, Steps, follow_login, login_ended, login_failed, login_refused
 from dragoman.sdk.detection import dialogue
-from dragoman.sdk.failures import sentence
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 METHOD: Final = "device_code"
+_SPEC: Final = agent_spec(__package__)
 LIMIT_S: Final = 1200.0
 """GitHub's codes are good for 15 minutes."""
 _PROMPT: Final = re.compile(r"To authenticate, visit (\S+) and enter code (\S+)")
@@ -52,7 +53,7 @@ class DeviceLogin:
         if line.startswith(_DONE) and self._begun:
             return api.LoginResponse(outcome=api.LoginOutcome())
         if line.startswith(_FAILED):
-            return login_failed(self._failure(line.removeprefix(_FAILED)))
+            return login_failed(login_refused(_SPEC, line.removeprefix(_FAILED), begun=self._begun))
         if _NOT_SAVED in line:
             advice = 'Without a key ring, first set "storeTokenPlaintext": true in Copilot\'s settings.json.'
             message = f"Copilot has nowhere to store its token. {advice}"
@@ -62,10 +63,5 @@ class DeviceLogin:
     def ended(self) -> FailureInfo:
         """Return why there is no outcome, when Copilot has ended or its time is over."""
         if self._begun or not self._last:
-            message = "Copilot ended before it had logged in, or its time for that was over."
-            return FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, message, "copilot_login_ended")
-        return self._failure(self._last)
-
-    def _failure(self, why: str) -> FailureInfo:
-        kind = pb.FAILURE_KIND_AUTH_REQUIRED if self._begun else pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
-        return FailureInfo(kind, sentence("Copilot", why), "copilot_login")
+            return login_ended(_SPEC)
+        return login_refused(_SPEC, self._last, begun=self._begun)

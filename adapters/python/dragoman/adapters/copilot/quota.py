@@ -8,14 +8,12 @@ from typing import Final
 
 from dragoman.adapters.copilot.plan import BASE, begin
 from dragoman.sdk import FailureInfo, jsonrpc
-from dragoman.sdk.account import AgentProgram, quota_failed
+from dragoman.sdk.account import AgentProgram, quota_failed, quota_refused, quota_silent
 from dragoman.sdk.detection import converse
-from dragoman.sdk.failures import classify_text, sentence
 from dragoman.sdk.fields import Fields, inner, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
-from msgspec.structs import replace
 
 LIMIT_S: Final = 20.0
 _SPEC: Final = agent_spec(__package__)
@@ -45,12 +43,10 @@ def answered(line: str) -> api.GetQuotaResponse:
     if not error and "result" in answer:
         return api.GetQuotaResponse(windows=_windows(inner(inner(answer, "result"), "quotaSnapshots")))
     if not error:
-        message = f"Copilot ended or did not report its quota within {LIMIT_S:.0f} s."
-        return quota_failed(FailureInfo(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, message, "copilot_no_answer"))
+        return quota_silent(_SPEC, LIMIT_S)
     if _NO_LOGIN in error:
         return quota_failed(FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, f"No login. {_SPEC.login_hint}", _CODE))
-    known = classify_text(error) or FailureInfo(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "")
-    return quota_failed(replace(known, message=sentence("Copilot", error), code=_CODE))
+    return quota_refused(_SPEC, error)
 
 
 def _windows(snapshots: Fields) -> list[pb.RateLimit]:

@@ -7,14 +7,14 @@ import re
 from typing import Final
 
 from dragoman.sdk import FailureInfo
-from dragoman.sdk.account import AgentProgram, Steps, follow_login, login_failed
+from dragoman.sdk.account import AgentProgram, Steps, follow_login, login_ended, login_failed, login_refused
 from dragoman.sdk.detection import dialogue
-from dragoman.sdk.failures import sentence
 from dragoman.sdk.parsing import without_terminal_orders
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
-from dragoman.v1 import event_pb2 as pb
 
 METHOD: Final = "device_code"
+_SPEC: Final = agent_spec(__package__)
 LIMIT_S: Final = 1200.0
 """OpenAI's codes are good for 15 minutes."""
 _ARGS: Final = ("auth", "login", "--provider", "openai", "--method", "ChatGPT Pro/Plus (headless)")
@@ -54,16 +54,11 @@ class DeviceLogin:
         elif _DONE in shown and self._begun:
             return api.LoginResponse(outcome=api.LoginOutcome())
         elif _FAILED in shown:
-            return login_failed(self._failure("the login was not completed"))
+            return login_failed(login_refused(_SPEC, "the login was not completed", begun=self._begun))
         return None
 
     def ended(self) -> FailureInfo:
         """Return why there is no outcome, when opencode has ended or its time is over."""
         if self._begun or not self._last:
-            message = "opencode ended before it had logged in, or its time for that was over."
-            return FailureInfo(pb.FAILURE_KIND_AUTH_REQUIRED, message, "opencode_login_ended")
-        return self._failure(self._last)
-
-    def _failure(self, why: str) -> FailureInfo:
-        kind = pb.FAILURE_KIND_AUTH_REQUIRED if self._begun else pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE
-        return FailureInfo(kind, sentence("opencode", why), "opencode_login")
+            return login_ended(_SPEC)
+        return login_refused(_SPEC, self._last, begun=self._begun)

@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypeAlias
 from dragoman.protocol.errors import invalid
 from dragoman.sdk._detection.agent import program_environment
 from dragoman.sdk._detection.programs import find_executable
+from dragoman.sdk._output.failures import classify_text, sentence
 from dragoman.sdk._output.outcome import failure_message
 from dragoman.sdk._output.parser import FailureInfo
 from dragoman.sdk._run.login_lock import LoginLocks, RenewingLogin
@@ -16,6 +17,7 @@ from dragoman.sdk.spec import AgentSpec
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 from msgspec import Struct
+from msgspec.structs import replace
 
 TURN_LIMIT_S: Final = 10.0
 """How long a call waits for runs that are about to renew the login."""
@@ -73,6 +75,37 @@ def login_failed(info: FailureInfo) -> pb.LoginResponse:
 def quota_failed(info: FailureInfo) -> pb.GetQuotaResponse:
     """Return the answer of an agent that could not be asked, or did not answer."""
     return pb.GetQuotaResponse(failure=failure_message(info))
+
+
+def login_ended(spec: AgentSpec) -> FailureInfo:
+    """Return why a login has no outcome whose program has ended, or whose time was over."""
+    message = f"{spec.label} ended before it had logged in, or its time for that was over."
+    return FailureInfo(event_pb2.FAILURE_KIND_AUTH_REQUIRED, message, f"{spec.type}_login_ended")
+
+
+def login_refused(spec: AgentSpec, why: str, *, begun: bool) -> FailureInfo:
+    """Return that an agent gave up a login.
+
+    Args:
+        spec: the agent.
+        why: its own words.
+        begun: whether it had shown where to log in.
+    """
+    kind = event_pb2.FAILURE_KIND_AUTH_REQUIRED if begun else event_pb2.FAILURE_KIND_UPSTREAM_UNAVAILABLE
+    return FailureInfo(kind, sentence(spec.label, why), f"{spec.type}_login")
+
+
+def quota_silent(spec: AgentSpec, limit_s: float) -> pb.GetQuotaResponse:
+    """Return the answer of an agent that gave none within ``limit_s`` seconds, or ended."""
+    message = f"{spec.label} ended or did not report its rate limits within {limit_s:.0f} s."
+    return quota_failed(FailureInfo(event_pb2.FAILURE_KIND_UPSTREAM_UNAVAILABLE, message, f"{spec.type}_no_answer"))
+
+
+def quota_refused(spec: AgentSpec, error: str) -> pb.GetQuotaResponse:
+    """Return the answer of an agent that answers with an error; ``error``: its own words."""
+    known = classify_text(error) or FailureInfo(event_pb2.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "")
+    advice = spec.login_hint if known.kind == event_pb2.FAILURE_KIND_AUTH_REQUIRED else ""
+    return quota_failed(replace(known, message=sentence(spec.label, error, advice), code=f"{spec.type}_quota"))
 
 
 def log_in_by(
