@@ -5,17 +5,20 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import structlog
 from dragoman.protocol.addresses import parse_address
 from dragoman.protocol.errors import Reason
+from dragoman.router import app
+from dragoman.router.adapters import channel
+from dragoman.router.adapters.context import Timing
 from dragoman.router.adapters.kubernetes import discovery
 from dragoman.v1 import router_pb2
 
 from tests.certificates import Authority, Files
-from tests.router.harness import PATIENCE_S, Caller, config, kinds, routing
+from tests.router.harness import PATIENCE_S, Caller, config, copy, kinds, routing
 from tests.router.kubernetes_api import FakeKubernetesApi, endpoint, endpoint_slice
 from tests.router.sidecar import Sidecar, serving
 
@@ -54,6 +57,29 @@ class Pod:
 
     def endpoint(self, **conditions: Any) -> dict[str, Any]:
         return endpoint("127.0.0.1", self.name, **conditions)
+
+
+class Door:
+    """A port that closes each connection until it is open, and leads to another port then."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self.is_open = False
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        return self
+
+    async def __aexit__(self, *_of: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_open:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
+        else:
+            writer.transport.abort()
 
 
 @contextlib.asynccontextmanager
@@ -120,6 +146,25 @@ async def test_a_name_is_waited_for_until_the_first_list_has_come(folder: Path, 
             await api.until(lambda: api.count("list") == 1)
             run = caller.execute("fake", END)
             api.release_lists()
+            assert kinds(await run.rest()) == ["started", "result"]
+
+
+async def test_a_name_is_waited_for_until_the_first_pod_that_has_become_ready_was_reached(
+    folder: Path, account: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right after an installation: the router was there before the pod, and found no server at its address."""
+    options = channel._options
+    late = {f"grpc.{name}_reconnect_backoff_ms": 3_600_000 for name in ("initial", "max")}
+    monkeypatch.setattr(channel, "_options", lambda *of: list({**dict(options(*of)), **late}.items()))
+    monkeypatch.setattr(app, "_timing", lambda _config: Timing(patience_s=PATIENCE_S))
+    async with FakeKubernetesApi() as api, pods("fake") as (pod,), Door(pod.port) as door:
+        pod.port = door.port
+        put(api, pod, ready=False)
+        async with following(folder, api, account) as caller:
+            await caller.until_listed(lambda entries: [entry.state for entry in entries] == [UNAVAILABLE])
+            run = caller.execute("fake", END)
+            door.is_open = True
+            put(api, pod)
             assert kinds(await run.rest()) == ["started", "result"]
 
 

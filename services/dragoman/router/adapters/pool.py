@@ -8,6 +8,7 @@ from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.remote import RunningAdapter
+from dragoman.router.adapters.service import ServiceAdapter
 from dragoman.v1 import router_pb2
 
 
@@ -17,6 +18,7 @@ class AdapterPool:
     def __init__(self, context: AdapterContext, adapters: AdapterSet) -> None:
         self._registry = context.registry
         self._timing = context.timing
+        self._changes = context.changes
         self._adapters = adapters
 
     @property
@@ -75,6 +77,7 @@ class AdapterPool:
             # No adapter is started for it: a typo must cost nothing. The name of a remote one is known once it was
             # reached.
             await self.tried()
+            await self._introduced(name)
         return self.present(name)
 
     async def learn(self) -> None:
@@ -91,6 +94,19 @@ class AdapterPool:
                 for source in tuple(self._adapters.sources):
                     await source.wait()
                 await asyncio.gather(*(one.tried.wait() for one in self.backends if isinstance(one, RunningAdapter)))
+
+    async def _introduced(self, name: str) -> None:
+        """Wait for a moment while there is a Service of which no pod was reached: it may be the one with this name.
+
+        The routers and the pods of a release start at once, and the last of them may have become ready just now.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timing.patience_s):
+                while self.present(name) is None and self._has_strangers():
+                    await self._changes.next().wait()
+
+    def _has_strangers(self) -> bool:
+        return any(isinstance(one, ServiceAdapter) and one.record.description is None for one in self.backends)
 
     async def _learn(self, backend: AdapterBackend) -> None:
         if isinstance(backend, RunningAdapter):

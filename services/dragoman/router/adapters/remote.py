@@ -132,7 +132,11 @@ class RemoteAdapter(RunningAdapter):
             if self._channel is None:
                 self._channel = _open_channel(self.record.spec)
             channel = self._channel
-            await self._connect(channel)
+            if not await self._connect(channel):
+                # A new one tries at once, where gRPC would wait two seconds after the last failure.
+                self._channel = None
+                await channel.close()
+                return False
             async with asyncio.timeout(self._context.timing.start_s):
                 description, is_serving = await introduction(channel)
             is_one = await _is_one(channel, self.record.spec, description.instance_id)
@@ -158,14 +162,20 @@ class RemoteAdapter(RunningAdapter):
             return False
         return self._welcome(channel, description, is_serving=is_serving)
 
-    async def _connect(self, channel: AdapterChannel) -> None:
+    async def _connect(self, channel: AdapterChannel) -> bool:
+        """Connect, however long it takes; False if it is worth another try now, and nothing was reached before."""
         try:
             async with asyncio.timeout(_FIRST_TRY_S):
                 await channel.connected()
         except TimeoutError:
             self.set_state(router_pb2.ADAPTER_STATE_UNAVAILABLE, _unreachable(self.record.spec))
             self.tried.set()
-            await channel.connected()
+        else:
+            return True
+        connected = asyncio.ensure_future(channel.connected())
+        again = self._again.wait() if self.instance is None else asyncio.Event().wait()
+        await first_of(connected, again)
+        return not connected.cancelled()
 
     def _welcome(
         self, channel: AdapterChannel, description: adapter_pb2.DescribeResponse, *, is_serving: bool

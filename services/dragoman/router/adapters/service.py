@@ -41,7 +41,7 @@ class ServiceAdapter(RunningAdapter):
                 self._let_go(self._members.pop(key))
                 known = None
             if known is not None:
-                known.endpoint = endpoint
+                known.update(endpoint)
             else:
                 member = self._members[key] = _Member(endpoint, self, self._context)
                 member.begin()
@@ -147,6 +147,12 @@ class _Member(RemoteAdapter):
         super().__init__(AdapterRecord(spec, 0, address=endpoint.address), context)
         self.endpoint = endpoint
         self._service = service
+
+    def update(self, endpoint: Endpoint) -> None:
+        """Take what the list says of it now; one that has become ready, and was not reached, is tried again now."""
+        if endpoint.takes_runs and not self.endpoint.takes_runs:
+            self.reconsider()
+        self.endpoint = endpoint
 
     @property
     def takes_runs(self) -> bool:
