@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import importlib.util
 import io
@@ -241,7 +242,12 @@ def state_of(node: Node) -> str:
     """Return what is known of the pods, for the report of a failure."""
     pods = node.kubectl("get", "pods", f"--namespace={SPACE}", "--output=wide")
     events = node.kubectl("get", "events", f"--namespace={SPACE}", "--sort-by=.lastTimestamp")
-    return pods + "\n".join(events.splitlines()[-40:])
+    parts = [pods, *events.splitlines()[-40:]]
+    logs = ("logs", f"--namespace={SPACE}", "--all-containers", "--prefix", "--timestamps", "--tail=40")
+    for component in ("test", "router", "adapter"):
+        with contextlib.suppress(Failed):  # one that has not begun has no log
+            parts.append(node.kubectl(*logs, f"--selector=app.kubernetes.io/component={component}"))
+    return "\n".join(parts)
 
 
 def pods_of(node: Node, component: str, name: str = "") -> dict[str, str]:
