@@ -63,7 +63,7 @@ def test_plain_words(words: str, kind: int) -> None:
     failure = failure_of_text(words, resumed=True)
     assert failure is not None
     assert failure.kind == kind
-    assert failure.message.startswith("Copilot: ")
+    assert failure.message.startswith("GitHub Copilot CLI: ")
 
 
 def test_words_that_say_nothing() -> None:

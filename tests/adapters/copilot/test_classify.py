@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from dragoman.adapters.copilot.classify import (
-    LOGIN_HINT,
     failure_of_error,
     failure_of_text,
     interrupted,
@@ -12,7 +11,10 @@ from dragoman.adapters.copilot.classify import (
     refusal,
     retry_cause,
 )
+from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
+
+SPEC = agent_spec("dragoman.adapters.copilot")
 
 
 def name_of(kind: pb.FailureKind.ValueType) -> str:
@@ -22,8 +24,8 @@ def name_of(kind: pb.FailureKind.ValueType) -> str:
 @pytest.mark.parametrize(
     ("error_type", "kind", "advice"),
     [
-        ("authentication", "AUTH_REQUIRED", LOGIN_HINT),
-        ("authorization", "AUTH_REQUIRED", LOGIN_HINT),
+        ("authentication", "AUTH_REQUIRED", SPEC.login_hint),
+        ("authorization", "AUTH_REQUIRED", SPEC.login_hint),
         ("quota", "QUOTA_EXCEEDED", ""),
         ("rate_limit", "RATE_LIMITED", ""),
         ("context_limit", "CONTEXT_OVERFLOW", "Begin a new session, or give less at once."),
@@ -33,7 +35,7 @@ def name_of(kind: pb.FailureKind.ValueType) -> str:
 def test_each_type_alone(error_type: str, kind: str, advice: str) -> None:
     failure = failure_of_error({"errorType": error_type, "message": "It failed"}, {})
     assert (name_of(failure.kind), failure.code) == (kind, f"copilot_{kind.lower()}")
-    assert failure.message == f"Copilot: It failed. {advice}".strip()
+    assert failure.message == f"{SPEC.label}: It failed. {advice}".strip()
     assert (failure.errors, failure.http_status, failure.login_url) == (("It failed",), None, "")
 
 
@@ -81,9 +83,9 @@ def test_the_services_own_words_are_more_precise() -> None:
     unknown = failure_of_error({"message": "It failed"}, cause)
     assert (name_of(unknown.kind), unknown.http_status) == ("MODEL_NOT_FOUND", 404)
     assert unknown.errors == ("It failed", "model `x` not found")
-    assert unknown.message == "Copilot: It failed. Choose another model."
+    assert unknown.message == f"{SPEC.label}: It failed. Choose another model."
     assert failure_of_error({"message": "It failed"}, {"statusCode": 404}).http_status is None
-    assert failure_of_error({}, cause).message == "Copilot: model `x` not found. Choose another model."
+    assert failure_of_error({}, cause).message == f"{SPEC.label}: model `x` not found. Choose another model."
 
 
 @pytest.mark.parametrize(("error_type", "url"), [("authentication", "https://x/login"), ("quota", "")])
@@ -96,7 +98,7 @@ def test_a_session_is_only_lost_if_one_was_to_go_on() -> None:
     lost = failure_of_text(words, resumed=True)
     assert lost is not None
     assert (name_of(lost.kind), lost.code) == ("SESSION_LOST", "copilot_session_lost")
-    assert lost.message == f"Copilot: {words}. It is begun anew."
+    assert lost.message == f"{SPEC.label}: {words}. It is begun anew."
     assert failure_of_text(words, resumed=False) is None
     assert failure_of_text("  \n", resumed=True) is None
     long = failure_of_text("error: " + "x" * 3000, resumed=False)

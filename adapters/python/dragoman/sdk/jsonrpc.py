@@ -1,7 +1,16 @@
 """JSON-RPC 2.0 with an agent."""
 
 from dragoman.sdk._encoding.framing import with_length
-from dragoman.sdk._encoding.jsonrpc import METHOD_NOT_FOUND, Notification, Peer, Request, Response, RpcError, Stray
+from dragoman.sdk._encoding.jsonrpc import (
+    METHOD_NOT_FOUND,
+    Notification,
+    Peer,
+    Request,
+    Response,
+    RpcError,
+    Stray,
+    answer_to,
+)
 
 __all__ = [
     "METHOD_NOT_FOUND",
@@ -11,5 +20,6 @@ __all__ = [
     "Response",
     "RpcError",
     "Stray",
+    "answer_to",
     "with_length",
 ]

@@ -12,7 +12,7 @@ from dragoman.adapters.claude_code.plan import plan_run
 from dragoman.adapters.claude_code.quota import read_quota
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, rules
-from dragoman.sdk.account import Steps, find_program, log_in_by, not_installed, quota_failed
+from dragoman.sdk.account import Steps, log_in_by, quota_by
 from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, SelectedModel
 from dragoman.sdk.fields import JsonValue, as_string
 from dragoman.sdk.spec import agent_spec
@@ -76,11 +76,8 @@ class ClaudeCodeAdapter(CommandLineAdapter):
 
     async def get_quota(self, request: adapter_pb2.GetQuotaRequest) -> adapter_pb2.GetQuotaResponse:
         """Ask Anthropic, by Claude Code, how much of a claude.ai plan's rate limits is used."""
-        program = find_program(self.spec, request)
-        if not program.executable:
-            return quota_failed(not_installed(self.spec))
-        return await read_quota(program, self.login_locks)
+        return await quota_by(self.spec, request, read_quota, renewing_login, self.login_locks)
 
     def log_in(self, request: adapter_pb2.LoginRequest) -> Steps:
         """Log Claude Code in with a browser on its machine."""
-        return log_in_by(self.spec, request, METHOD, lambda program: log_in(program, self.login_locks))
+        return log_in_by(self.spec, request, METHOD, log_in, renewing_login, self.login_locks)

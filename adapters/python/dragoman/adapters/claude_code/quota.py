@@ -3,18 +3,9 @@
 from typing import Final
 
 from dragoman.adapters.claude_code import control
-from dragoman.adapters.claude_code.login import renewing_login
 from dragoman.sdk import FailureInfo
-from dragoman.sdk.account import (
-    AgentProgram,
-    LoginBusyError,
-    account_turn,
-    login_busy,
-    quota_failed,
-    quota_refused,
-    quota_silent,
-)
-from dragoman.sdk.detection import LoginLocks, converse
+from dragoman.sdk.account import AgentProgram, quota_failed, quota_refused, quota_silent
+from dragoman.sdk.detection import converse
 from dragoman.sdk.fields import Fields, inner, iso_moment, number, objects, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
@@ -31,19 +22,10 @@ _ID: Final = "quota"
 _CODE: Final = "claude_code_quota"
 
 
-async def read_quota(program: AgentProgram, locks: LoginLocks) -> api.GetQuotaResponse:
-    """Ask Claude Code, alone with its login if that is about to be renewed.
-
-    Args:
-        program: Claude Code.
-        locks: the turns of those that share a login.
-    """
+async def read_quota(program: AgentProgram) -> api.GetQuotaResponse:
+    """Ask Claude Code."""
     asked = control.request(_ID, {"subtype": "get_usage", "skip_behaviors": True})
-    try:
-        async with account_turn(renewing_login(program.env), locks):
-            return answered(await converse([program.executable, *OUTSIDE], program.env, asked, _is_answer, LIMIT_S))
-    except LoginBusyError:
-        return quota_failed(login_busy(_SPEC))
+    return answered(await converse([program.executable, *OUTSIDE], program.env, asked, _is_answer, LIMIT_S))
 
 
 def answered(line: str) -> api.GetQuotaResponse:

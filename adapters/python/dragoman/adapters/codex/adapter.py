@@ -20,7 +20,7 @@ from dragoman.adapters.codex.plan import BYPASS, plan_run
 from dragoman.adapters.codex.quota import read_quota
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
-from dragoman.sdk.account import Steps, find_program, log_in_by, not_installed, quota_failed
+from dragoman.sdk.account import Steps, log_in_by, quota_by
 from dragoman.sdk.detection import (
     AuthFinding,
     Billing,
@@ -105,16 +105,11 @@ class CodexAdapter(CommandLineAdapter):
 
     async def get_quota(self, request: adapter_pb2.GetQuotaRequest) -> adapter_pb2.GetQuotaResponse:
         """Ask the account's service, by Codex, how much of its rate limits is used."""
-        program = find_program(self.spec, request)
-        if not program.executable:
-            return quota_failed(not_installed(self.spec))
-        return await read_quota(program, self.spec.version, self.login_locks)
+        return await quota_by(self.spec, request, read_quota, renewing_login, self.login_locks)
 
     def log_in(self, request: adapter_pb2.LoginRequest) -> Steps:
         """Log Codex in with a device code."""
-        return log_in_by(
-            self.spec, request, METHOD, lambda program: log_in(program, self.spec.version, self.login_locks)
-        )
+        return log_in_by(self.spec, request, METHOD, log_in, renewing_login, self.login_locks)
 
     async def check_agent(self, env: Mapping[str, str], config: Mapping[str, JsonValue], checks: Checks) -> None:
         """Check that the program can be used, and that its sandbox works here."""

@@ -2,79 +2,56 @@
 
 from typing import Final
 
-from dragoman.adapters.codex.login import renewing_login
 from dragoman.adapters.codex.plan import hello
-from dragoman.sdk import FailureInfo
-from dragoman.sdk.account import (
-    AgentProgram,
-    Steps,
-    follow_login,
-    in_turn,
-    login_busy,
-    login_ended,
-    login_failed,
-    login_refused,
-)
-from dragoman.sdk.detection import LoginLocks, dialogue
+from dragoman.sdk.account import AgentProgram, LoginReader, Steps, follow_login
+from dragoman.sdk.detection import dialogue
 from dragoman.sdk.fields import Fields, inner, parse_json_object, text
-from dragoman.sdk.jsonrpc import Peer
+from dragoman.sdk.jsonrpc import Peer, answer_to
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 
 METHOD: Final = "device_code"
+_SPEC: Final = agent_spec(__package__)
 LIMIT_S: Final = 1200.0
 """Codex gives up after 15 minutes itself."""
-_SPEC: Final = agent_spec(__package__)
 _START: Final = "account/login/start"
 _ID: Final = 2
 """Of the second request."""
 
 
-def log_in(program: AgentProgram, version: str, locks: LoginLocks) -> Steps:
-    """Log Codex in; its last event is the outcome. Codex stores what it gets in its own files.
-
-    Args:
-        program: Codex.
-        version: the adapter's.
-        locks: the turns of those that share a login.
-    """
+def log_in(program: AgentProgram) -> Steps:
+    """Log Codex in; its last event is the outcome. Codex stores what it gets in its own files."""
     peer = Peer[str](says_version=False)
-    first = hello(peer, version)
-    lines = first + peer.notify("initialized") + peer.request(_START, {"type": "chatgptDeviceCode"}, _START)
-    heard = dialogue([program.executable, "app-server"], program.env, lines, LIMIT_S)
-    steps = follow_login(DeviceLogin(), heard)
-    return in_turn(renewing_login(program.env), locks, steps, login_busy(_SPEC))
+    first = hello(peer, _SPEC.version) + peer.notify("initialized")
+    lines = first + peer.request(_START, {"type": "chatgptDeviceCode"}, _START)
+    return follow_login(DeviceLogin(), dialogue([program.executable, "app-server"], program.env, lines, LIMIT_S))
 
 
-class DeviceLogin:
+class DeviceLogin(LoginReader):
     """What Codex's lines mean for one login. Pure."""
 
     def __init__(self) -> None:
+        super().__init__(_SPEC)
         self._login_id = ""
 
     def step(self, line: str) -> api.LoginResponse | None:
         """Return what a line says of the login; ``None`` if nothing."""
-        answer = parse_json_object(line.encode()) or {}
-        if answer.get("id") == _ID and "method" not in answer:
+        answer = answer_to(_ID, line)
+        if answer:
             return self._begun(answer)
-        if text(answer, "method") != "account/login/completed" or not self._login_id:
+        frame = parse_json_object(line.encode()) or {}
+        if text(frame, "method") != "account/login/completed" or not self._login_id:
             return None
-        about = inner(answer, "params")
+        about = inner(frame, "params")
         if text(about, "loginId") != self._login_id:
             return None
         if about.get("success") is True:
-            return api.LoginResponse(outcome=api.LoginOutcome())
-        why = text(about, "error") or "the login was not completed"
-        return login_failed(login_refused(_SPEC, why, begun=True))
-
-    def ended(self) -> FailureInfo:
-        """Return why there is no outcome, when Codex has ended or its time is over."""
-        return login_ended(_SPEC)
+            return self.done()
+        return self.refused(text(about, "error") or "the login was not completed")
 
     def _begun(self, answer: Fields) -> api.LoginResponse:
         result = inner(answer, "result")
         self._login_id, url = text(result, "loginId"), text(result, "verificationUrl")
         if self._login_id and url:
-            return api.LoginResponse(prompt=api.LoginPrompt(url=url, user_code=text(result, "userCode")))
-        why = text(inner(answer, "error"), "message") or "it offers no device code"
-        return login_failed(login_refused(_SPEC, why, begun=False))
+            return self.prompt(url, text(result, "userCode"))
+        return self.refused(text(inner(answer, "error"), "message") or "it offers no device code")

@@ -2,21 +2,12 @@
 
 from typing import Final
 
-from dragoman.adapters.codex.login import renewing_login
 from dragoman.adapters.codex.plan import hello
 from dragoman.adapters.codex.usage import rate_limits
-from dragoman.sdk.account import (
-    AgentProgram,
-    LoginBusyError,
-    account_turn,
-    login_busy,
-    quota_failed,
-    quota_refused,
-    quota_silent,
-)
-from dragoman.sdk.detection import LoginLocks, converse
+from dragoman.sdk.account import AgentProgram, quota_refused, quota_silent
+from dragoman.sdk.detection import converse
 from dragoman.sdk.fields import Fields, inner, parse_json_object, text
-from dragoman.sdk.jsonrpc import Peer
+from dragoman.sdk.jsonrpc import Peer, answer_to
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -28,19 +19,12 @@ _ID: Final = 2
 """Of the second request."""
 
 
-async def read_quota(program: AgentProgram, version: str, locks: LoginLocks) -> api.GetQuotaResponse:
-    """Ask Codex, alone with its login if that is about to be renewed.
-
-    Args:
-        program: Codex.
-        version: the adapter's.
-        locks: the turns of those that share a login.
-    """
-    try:
-        async with account_turn(renewing_login(program.env), locks):
-            return answered(await _ask(program, version))
-    except LoginBusyError:
-        return quota_failed(login_busy(_SPEC))
+async def read_quota(program: AgentProgram) -> api.GetQuotaResponse:
+    """Ask Codex."""
+    peer = Peer[str](says_version=False)
+    lines = hello(peer, _SPEC.version) + peer.notify("initialized") + peer.request(READ, {}, READ)
+    argv = [program.executable, "app-server"]
+    return answered(await converse(argv, program.env, lines, lambda line: bool(answer_to(_ID, line)), LIMIT_S))
 
 
 def answered(line: str) -> api.GetQuotaResponse:
@@ -65,15 +49,3 @@ def _windows(result: Fields) -> list[pb.RateLimit]:
                 window.window = f"{label} {window.window}"
                 found.append(window)
     return found
-
-
-async def _ask(program: AgentProgram, version: str) -> str:
-    peer = Peer[str](says_version=False)
-    first = hello(peer, version)
-    lines = first + peer.notify("initialized") + peer.request(READ, {}, READ)
-    return await converse([program.executable, "app-server"], program.env, lines, _is_answer, LIMIT_S)
-
-
-def _is_answer(line: str) -> bool:
-    answer = parse_json_object(line.encode()) or {}
-    return answer.get("id") == _ID and "method" not in answer

@@ -11,7 +11,7 @@ from dragoman.adapters.copilot.parse import CopilotParser
 from dragoman.adapters.copilot.plan import PROVIDER_VARIABLES, plan_run, session_options
 from dragoman.adapters.copilot.quota import read_quota
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report
-from dragoman.sdk.account import Steps, find_program, log_in_by, not_installed, quota_failed
+from dragoman.sdk.account import Steps, log_in_by, quota_by
 from dragoman.sdk.detection import AuthFinding, Billing, SelectedModel, key_billing, stored_object
 from dragoman.sdk.fields import JsonValue, objects, text
 from dragoman.sdk.spec import agent_spec
@@ -58,8 +58,7 @@ class CopilotAdapter(CommandLineAdapter):
 
     async def get_quota(self, request: adapter_pb2.GetQuotaRequest) -> adapter_pb2.GetQuotaResponse:
         """Ask GitHub, by Copilot, how much of a plan is used."""
-        program = find_program(self.spec, request)
-        return await read_quota(program) if program.executable else quota_failed(not_installed(self.spec))
+        return await quota_by(self.spec, request, read_quota)
 
     def log_in(self, request: adapter_pb2.LoginRequest) -> Steps:
         """Log Copilot in with a device code."""

@@ -11,7 +11,7 @@ from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
-LOGIN_HINT: Final = agent_spec(__package__).login_hint
+_SPEC: Final = agent_spec(__package__)
 
 Kind: TypeAlias = pb.FailureKind.ValueType
 _BY_TYPE: Final[Mapping[str, Kind]] = {
@@ -32,7 +32,7 @@ _BY_WORDS: Final = (
     (re.compile(r"No response was returned"), pb.FAILURE_KIND_NO_RESULT),
 )  # fmt: skip
 _ADVICE: Final[Mapping[Kind, str]] = {
-    pb.FAILURE_KIND_AUTH_REQUIRED: LOGIN_HINT,
+    pb.FAILURE_KIND_AUTH_REQUIRED: _SPEC.login_hint,
     pb.FAILURE_KIND_MODEL_NOT_FOUND: "Choose another model.",
     pb.FAILURE_KIND_CONTEXT_OVERFLOW: "Begin a new session, or give less at once.",
     pb.FAILURE_KIND_SESSION_LOST: "It is begun anew.",
@@ -139,4 +139,4 @@ def _code(kind: Kind) -> str:
 
 
 def _sentence(message: str, kind: Kind) -> str:
-    return sentence("Copilot", message, _ADVICE.get(kind, ""))
+    return sentence(_SPEC.label, message, _ADVICE.get(kind, ""))

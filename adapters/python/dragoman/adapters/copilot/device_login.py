@@ -8,14 +8,13 @@ import re
 from typing import Final
 
 from dragoman.sdk import FailureInfo
-from dragoman.sdk.account import AgentProgram, Steps, follow_login, login_ended, login_failed, login_refused
+from dragoman.sdk.account import AgentProgram, LoginReader, Steps, follow_login, login_failed
 from dragoman.sdk.detection import dialogue
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 METHOD: Final = "device_code"
-_SPEC: Final = agent_spec(__package__)
 LIMIT_S: Final = 1200.0
 """GitHub's codes are good for 15 minutes."""
 _PROMPT: Final = re.compile(r"To authenticate, visit (\S+) and enter code (\S+)")
@@ -27,41 +26,29 @@ _HOSTS: Final = ("COPILOT_GH_HOST", "GH_HOST")
 
 
 def log_in(program: AgentProgram) -> Steps:
-    """Log Copilot in; its last event is the outcome. Copilot stores what it gets.
-
-    Args:
-        program: Copilot.
-    """
+    """Log Copilot in; its last event is the outcome. Copilot stores what it gets."""
     host = next(filter(None, map(program.env.get, _HOSTS)), "")
     argv = [program.executable, "login", "--device-code", *(("--host", host) if host else ())]
     return follow_login(DeviceLogin(), dialogue(argv, program.env, b"", LIMIT_S, with_errors=True))
 
 
-class DeviceLogin:
+class DeviceLogin(LoginReader):
     """What Copilot's lines mean for one login. Pure."""
 
     def __init__(self) -> None:
-        self._begun = False
-        self._last = ""
+        super().__init__(agent_spec(__package__))
 
     def step(self, line: str) -> api.LoginResponse | None:
         """Return what a line says of the login; ``None`` if nothing."""
-        self._last = line.strip() or self._last
+        self.last_text = line.strip() or self.last_text
         if (prompt := _PROMPT.search(line)) is not None:
-            self._begun = True
-            return api.LoginResponse(prompt=api.LoginPrompt(url=prompt[1], user_code=prompt[2]))
-        if line.startswith(_DONE) and self._begun:
-            return api.LoginResponse(outcome=api.LoginOutcome())
+            return self.prompt(prompt[1], prompt[2])
+        if line.startswith(_DONE):
+            return self.done()
         if line.startswith(_FAILED):
-            return login_failed(login_refused(_SPEC, line.removeprefix(_FAILED), begun=self._begun))
+            return self.refused(line.removeprefix(_FAILED))
         if _NOT_SAVED in line:
             advice = 'Without a key ring, first set "storeTokenPlaintext": true in Copilot\'s settings.json.'
             message = f"Copilot has nowhere to store its token. {advice}"
             return login_failed(FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, "copilot_token_not_saved"))
         return None
-
-    def ended(self) -> FailureInfo:
-        """Return why there is no outcome, when Copilot has ended or its time is over."""
-        if self._begun or not self._last:
-            return login_ended(_SPEC)
-        return login_refused(_SPEC, self._last, begun=self._begun)

@@ -25,15 +25,14 @@ _NO_LOGIN: Final = "Not authenticated"
 
 
 async def read_quota(program: AgentProgram) -> api.GetQuotaResponse:
-    """Ask Copilot.
-
-    Args:
-        program: Copilot.
-    """
+    """Ask Copilot."""
     peer, hello = begin()
     lines = hello + jsonrpc.with_length(peer.request(_READ, {}, _READ))
     argv = [program.executable, *BASE]
-    return answered(await converse(argv, program.env, lines, _is_answer, LIMIT_S, "content-length"))
+    line = await converse(
+        argv, program.env, lines, lambda line: bool(jsonrpc.answer_to(_ID, line)), LIMIT_S, "content-length"
+    )
+    return answered(line)
 
 
 def answered(line: str) -> api.GetQuotaResponse:
@@ -66,8 +65,3 @@ def _left(snapshot: Fields) -> float | None:
     if isinstance(left, bool) or not isinstance(left, int | float) or not isfinite(left):
         return None
     return min(max(left, 0), 100)
-
-
-def _is_answer(line: str) -> bool:
-    answer = parse_json_object(line.encode()) or {}
-    return answer.get("id") == _ID and "method" not in answer

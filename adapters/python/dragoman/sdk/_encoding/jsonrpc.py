@@ -133,6 +133,12 @@ class Peer(Generic[Tag]):
         return json.dumps({**self._base, **members}).encode() + b"\n"
 
 
+def answer_to(request_id: int, line: str) -> Fields:
+    """Return the answer to one request, if a line is that; else empty. For programs that are asked one thing."""
+    frame = parse_json_object(line.encode()) or {}
+    return frame if frame.get("id") == request_id and "method" not in frame else {}
+
+
 def _read_id(value: JsonValue) -> tuple[bool, RequestId]:
     """Return whether ``value`` can be an id, and the id. Truth values compare like numbers, and are none."""
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
