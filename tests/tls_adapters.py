@@ -18,7 +18,7 @@ from dragoman.v1 import adapter_pb2_grpc
 
 from tests.certificates import VARIABLES, Authority, Files
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "Case", "trust"]
 
 _PATIENCE_S = 20.0
 

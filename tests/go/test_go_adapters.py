@@ -2,18 +2,14 @@
 
 import asyncio
 import hashlib
-import json
 import os
-import signal
-import socket
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from dragoman.client import Client, execute_request
+from dragoman.client import Client
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.private import make_token
 from dragoman.router.app import Router
@@ -23,25 +19,33 @@ from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 
 from tests.certificates import VARIABLES, Authority, Files
-from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
 from tests.sdks import (
+    DEAF,
     SDKS,
+    SECRET,
     UNSERVED,
+    assert_agent_dies_with_its_adapter,
     assert_drains_and_shows_health,
+    assert_is_cancelled_and_replayed,
+    assert_notes_in_a_hundred_lines,
+    assert_redacts_and_succeeds,
     assert_takes_part_in_traces,
     declared_by_adapter,
+    examine,
     refused_rpc,
+    shell,
     started,
 )
+from tests.tls_adapters import CASES, Case, trust
 
 pytestmark = [pytest.mark.go, pytest.mark.timeout(180)]
 
 BUILD = Path(__file__).parents[2] / "build"
 EXEC = BUILD / "dragoman-exec"
-SCRIBE = Path(__file__).parents[2] / "adapters/examples/scribe/scribe"
 LARGEST = 15_000_000
-SECRET = "env-0815-very-secret"
+PROGRAM = ("--config", '{"command": "{script}", "output": "jsonl"}')
+"""What has the adapter ``process`` run the kit's program."""
 
 
 @pytest_asyncio.fixture
@@ -66,15 +70,6 @@ async def client(router: Caller, tmp_path: Path) -> AsyncIterator[Client]:
         yield opened
 
 
-def shell(script: str, cwd: Path) -> api.ExecuteRequest:
-    """Return a request that runs a script of the shell."""
-    return execute_request("process", "hello", cwd=str(cwd), config={"command": "/bin/sh", "args": ["-c", script]})
-
-
-def logged(events: list[pb.AgentEvent]) -> list[str]:
-    return [event.log.text for event in events if event.HasField("log")]
-
-
 def test_it_is_one_small_static_program() -> None:
     data = EXEC.read_bytes()
     assert len(data) < LARGEST
@@ -82,56 +77,20 @@ def test_it_is_one_small_static_program() -> None:
 
 
 async def test_a_run_through_the_router(client: Client, tmp_path: Path) -> None:
-    request = shell('cat; echo; echo "$TOKEN"; sleep 60 & exit 0', tmp_path)
-    request.env["TOKEN"] = SECRET
-    async with client.execute(request) as run:
-        events = [event async for event in run]
-    check_stream(events, secrets=[SECRET])
-    assert logged(events) == ["hello", "[redacted]"]
-    assert (events[-1].result.outcome, events[-1].result.tree_confirmed_dead) == (pb.OUTCOME_SUCCEEDED, True)
+    await assert_redacts_and_succeeds(client, "process", tmp_path)
 
 
 async def test_cancel_and_attach_through_the_router(client: Client, tmp_path: Path) -> None:
-    async with client.execute(shell("trap '' TERM; echo ready; while :; do sleep 1; done", tmp_path)) as run:
-        async for event in run:
-            if event.HasField("log"):
-                break
-        async with client.attach(run.run_id) as second:
-            answer = await run.cancel(grace_s=0.1)
-            replayed = [event async for event in second]
-    assert (answer.outcome, answer.tree_confirmed_dead) == (pb.OUTCOME_CANCELLED, True)
-    # A shell may report the signal that ended its own child.
-    assert [line for line in logged(replayed) if line != "Terminated"] == ["ready"]
-    assert replayed[-1].result.signal == "SIGKILL"
+    await assert_is_cancelled_and_replayed(client, shell("process", DEAF, tmp_path))
 
 
 async def test_a_killed_adapter_takes_its_agent_with_it(router: Caller, client: Client, tmp_path: Path) -> None:
-    async with client.execute(shell('setsid sleep 60 & echo "$!"; wait', tmp_path)) as run:
-        agent = 0
-        async for event in run:
-            if event.HasField("log"):
-                agent = int(event.log.text)
-                os.kill((await router.entry("process")).pid, signal.SIGKILL)
-    assert run.result is not None
-    assert run.result.outcome == pb.OUTCOME_LOST
-    async with asyncio.timeout(20):
-        while is_alive(agent):  # noqa: ASYNC110 - no process here is its parent
-            await asyncio.sleep(0.01)
-    async with client.execute(shell("echo again", tmp_path)) as run:
-        assert logged([event async for event in run]) == ["again"]
+    await assert_agent_dies_with_its_adapter(router, client, "process", tmp_path)
 
 
 async def test_an_adapter_for_json_lines_is_written_in_a_hundred_lines(client: Client, tmp_path: Path) -> None:
     source = Path(__file__).parents[2] / "adapters/go/examples/scribe/main.go"
-    assert len(source.read_text().splitlines()) <= 100
-    request = execute_request("scribe_go", "Buy milk.", cwd=str(tmp_path), config={"command": str(SCRIBE)})
-    async with client.execute(request) as run:
-        events = [event async for event in run]
-    check_stream(events)
-    assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
-    assert events[-1].result.summary == "Noted."
-    assert events[-1].result.usage.tokens.input == 2
-    assert (tmp_path / "NOTES.md").read_text() == "Buy milk.\n"
+    await assert_notes_in_a_hundred_lines(client, "scribe_go", source, tmp_path)
 
 
 async def test_a_router_keeps_its_promises_for_an_adapter_that_only_streams_text(client: Client) -> None:
@@ -246,12 +205,12 @@ async def test_two_runs_do_not_resume_one_session(client: Client) -> None:
 
 
 async def test_it_passes_the_conformance_kit() -> None:
-    await _examine("--", str(EXEC))
+    await examine(*PROGRAM, "--", str(EXEC))
 
 
 async def test_it_passes_the_conformance_kit_behind_the_router(router: Caller, tmp_path: Path) -> None:
     del router  # it serves
-    await _examine("--adapter", "process", f"unix:{tmp_path}/r.sock")
+    await examine(*PROGRAM, "--adapter", "process", f"unix:{tmp_path}/r.sock")
 
 
 ASKING = (
@@ -263,13 +222,13 @@ ONLY = [argument for rule in ASKING for argument in ("--only", rule)]
 
 
 async def test_an_agent_that_asks_and_has_sessions_passes_the_conformance_kit() -> None:
-    passed = await _kit("--agent", "script", *ONLY, "--", str(BUILD / "scripted-go"))
+    passed = await examine("--agent", "script", *ONLY, "--", str(BUILD / "scripted-go"))
     _declared_is_examined(passed)
 
 
 async def test_an_agent_that_asks_and_has_sessions_passes_behind_the_router(router: Caller, tmp_path: Path) -> None:
     del router  # it serves
-    passed = await _kit("--agent", "script", *ONLY, "--adapter", "scripted_go", f"unix:{tmp_path}/r.sock")
+    passed = await examine("--agent", "script", *ONLY, "--adapter", "scripted_go", f"unix:{tmp_path}/r.sock")
     _declared_is_examined(passed)
 
 
@@ -278,29 +237,6 @@ def _declared_is_examined(passed: set[str]) -> None:
     due |= {f"respond.{name}" for name in ("recorded", "idempotent", "already-resolved", "invalid", "expired")}
     due |= {"settings.skills", "tools.results", "usage.reported", "usage.absent"}
     assert passed >= due | {"respond.after-end", "respond.unknown-run", "respond.unknown-request"}
-
-
-async def _examine(*target: str) -> None:
-    assert await _kit("--config", '{"command": "{script}", "output": "jsonl"}', *target)
-
-
-async def _kit(*arguments: str) -> set[str]:
-    """Return the rules that an adapter passes; it violates none."""
-    command = [
-        sys.executable,
-        "-m",
-        "dragoman.cli.main",
-        "conformance",
-        "--json",
-        "--check-timeout",
-        "60",
-        *arguments,
-    ]
-    kit = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    output, _ = await kit.communicate()
-    checks = json.loads(output.splitlines()[-1])["checks"]
-    assert kit.returncode == 0, [item for item in checks if item["verdict"] in {"failed", "error"}]
-    return {item["id"] for item in checks if item["verdict"] == "passed"}
 
 
 @pytest.fixture
@@ -313,36 +249,9 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
     return Authority()
 
 
-@pytest.mark.parametrize("is_trusted", [True, False], ids=["trusted", "stranger"])
-async def test_a_router_and_an_adapter_in_go_speak_tls(
-    is_trusted: bool, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, the_adapters = Files(tmp_path / "ours"), Files(tmp_path / "adapter")
-    ours.fill(authority)
-    the_adapters.fill(authority if is_trusted else Authority(), trusted=[authority])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    with the_adapters.used(monkeypatch):
-        adapter = await asyncio.create_subprocess_exec(
-            str(EXEC), env={**os.environ, "DRAGOMAN_LISTEN": address}, stderr=asyncio.subprocess.PIPE
-        )
-    try:
-        assert adapter.stderr is not None
-        assert b"adapter ready" in await adapter.stderr.readline()
-        with ours.used(monkeypatch):
-            settings = config(tmp_path, listen=("127.0.0.1:0",), addresses=(address,), run_log="memory")
-            async with Router(settings) as router, Client(router.addresses[0]) as client:
-                stream = client.execute(shell("echo here", tmp_path))
-                if is_trusted:
-                    assert logged([event async for event in stream]) == ["here"]
-                else:
-                    with pytest.raises(DragomanError) as refused:
-                        await anext(stream)
-                    assert refused.value.reason is Reason.ADAPTER_NOT_FOUND
-    finally:
-        adapter.terminate()
-        await adapter.communicate()
+@pytest.mark.parametrize("case", [case for case in CASES if case is not trust])  # Go has that table
+async def test_tls_of_an_adapter(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await case([str(EXEC)], tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("is_trusted", [True, False], ids=["trusted", "stranger"])
@@ -371,15 +280,6 @@ async def test_a_client_in_go_speaks_tls_with_a_router(
             assert (hello.returncode, output) == (1, b""), error
     finally:
         await router.stop(0.0)
-
-
-async def test_it_refuses_to_listen_where_others_reach_it_in_the_clear(authority: Authority) -> None:
-    del authority  # the variables of TLS are unset
-    command = await asyncio.create_subprocess_exec(
-        str(EXEC), env={**os.environ, "DRAGOMAN_LISTEN": "0.0.0.0:0"}, stderr=asyncio.subprocess.PIPE
-    )
-    _, error = await command.communicate()
-    assert (command.returncode, b"refusing to listen on 0.0.0.0:0 without TLS" in error) == (1, True)
 
 
 async def test_it_declares_what_the_documentation_says(tmp_path: Path) -> None:

@@ -1,10 +1,7 @@
 """Adapters in Rust through a router, and against the conformance kit: `make test-rust` builds and names them."""
 
 import asyncio
-import json
 import os
-import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -21,17 +18,30 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.hostile import is_alive
 from tests.router.harness import Caller, config, manifest, routing
-from tests.sdks import SDKS, assert_drains_and_shows_health, assert_takes_part_in_traces, declared_by_adapter
+from tests.sdks import (
+    DEAF,
+    SDKS,
+    SECRET,
+    assert_agent_dies_with_its_adapter,
+    assert_drains_and_shows_health,
+    assert_is_cancelled_and_replayed,
+    assert_notes_in_a_hundred_lines,
+    assert_redacts_and_succeeds,
+    assert_takes_part_in_traces,
+    declared_by_adapter,
+    examine,
+    gone,
+    logged,
+    shell,
+)
 
 pytestmark = [pytest.mark.rust, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "build/rust/debug/examples"
 PROCESS = EXAMPLES / "process"
-SCRIBE = ROOT / "adapters/examples/scribe/scribe"
 PROGRAM = ("--config", '{"command": "{script}"}')
 """What has the adapter ``process`` run the kit's program."""
-SECRET = "env-0815-very-secret"
 
 
 @pytest_asyncio.fixture
@@ -51,32 +61,8 @@ async def client(router: Caller, tmp_path: Path) -> AsyncIterator[Client]:
         yield opened
 
 
-def shell(script: str, cwd: Path) -> api.ExecuteRequest:
-    """Return a request that runs a script of the shell."""
-    program = cwd / "program"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    return execute_request("process_rust", "hello", cwd=str(cwd), config={"command": str(program)})
-
-
-def logged(events: list[pb.AgentEvent]) -> list[str]:
-    return [line for event in events if event.HasField("log") for line in event.log.text.split("\n")]
-
-
-async def _gone(process: int) -> None:
-    async with asyncio.timeout(20):
-        while is_alive(process):  # noqa: ASYNC110 - no process here is its parent
-            await asyncio.sleep(0.01)
-
-
 async def test_a_run_through_the_router(client: Client, tmp_path: Path) -> None:
-    request = shell('cat; echo; echo "$TOKEN"; echo "with $TOKEN" >&2; sleep 60 & exit 0', tmp_path)
-    request.env["TOKEN"] = SECRET
-    async with client.execute(request) as run:
-        events = [event async for event in run]
-    check_stream(events, secrets=[SECRET])
-    assert sorted(logged(events)) == ["[redacted]", "hello", "with [redacted]"]
-    assert (events[-1].result.outcome, events[-1].result.tree_confirmed_dead) == (pb.OUTCOME_SUCCEEDED, True)
+    await assert_redacts_and_succeeds(client, "process_rust", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +74,7 @@ async def test_a_run_through_the_router(client: Client, tmp_path: Path) -> None:
     ],
 )
 async def test_what_a_program_leaves_behind_is_ended(client: Client, tmp_path: Path, script: str) -> None:
-    async with client.execute(shell(script, tmp_path)) as run:
+    async with client.execute(shell("process_rust", script, tmp_path)) as run:
         events = [event async for event in run]
     assert (events[-1].result.outcome, events[-1].result.tree_confirmed_dead) == (pb.OUTCOME_SUCCEEDED, True)
     assert not is_alive(int(logged(events)[0]))
@@ -98,7 +84,7 @@ async def test_what_a_program_leaves_behind_is_ended(client: Client, tmp_path: P
     ("script", "grace_s", "ended_by"),
     [
         pytest.param("echo ready; exec sleep 60", 20.0, "SIGTERM", id="that obeys"),
-        pytest.param("trap '' TERM; echo ready; while :; do sleep 1; done", 0.1, "SIGKILL", id="that is deaf"),
+        pytest.param(DEAF, 0.1, "SIGKILL", id="that is deaf"),
         pytest.param("trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done", 20.0, "", id="that ends well"),
         pytest.param("echo ready; kill -STOP $$", 20.0, "SIGTERM", id="that stopped itself"),
     ],
@@ -106,45 +92,26 @@ async def test_what_a_program_leaves_behind_is_ended(client: Client, tmp_path: P
 async def test_cancel_of_a_program(
     client: Client, tmp_path: Path, script: str, grace_s: float, ended_by: str
 ) -> None:
-    async with client.execute(shell(script, tmp_path)) as run:
-        async for event in run:
-            if event.HasField("log"):
-                break
-        async with client.attach(run.run_id) as second:
-            answer = await run.cancel(grace_s=grace_s)
-            replayed = [event async for event in second]
-    assert (answer.outcome, answer.tree_confirmed_dead) == (pb.OUTCOME_CANCELLED, True)
-    # A shell may report the signal that ended its own child.
-    assert [line for line in logged(replayed) if line != "Terminated"] == ["ready"]
-    assert replayed[-1].result.signal == ended_by
+    request = shell("process_rust", script, tmp_path)
+    await assert_is_cancelled_and_replayed(client, request, grace_s=grace_s, ended_by=ended_by)
 
 
 async def test_a_killed_adapter_takes_its_agent_with_it(router: Caller, client: Client, tmp_path: Path) -> None:
-    async with client.execute(shell('setsid sleep 60 & echo "$!"; wait', tmp_path)) as run:
-        agent = 0
-        async for event in run:
-            if event.HasField("log"):
-                agent = int(event.log.text)
-                os.kill((await router.entry("process_rust")).pid, signal.SIGKILL)
-    assert run.result is not None
-    assert run.result.outcome == pb.OUTCOME_LOST
-    await _gone(agent)
-    async with client.execute(shell("echo again", tmp_path)) as run:
-        assert logged([event async for event in run]) == ["again"]
+    await assert_agent_dies_with_its_adapter(router, client, "process_rust", tmp_path)
 
 
 async def test_an_agent_that_kills_its_guard_is_ended(client: Client, tmp_path: Path) -> None:
     script = "setsid sleep 60 & echo $!; kill -KILL $PPID; sleep 60"
-    async with client.execute(shell(script, tmp_path)) as run:
+    async with client.execute(shell("process_rust", script, tmp_path)) as run:
         events = [event async for event in run]
     result = events[-1].result
     assert (result.outcome, result.failure.code) == (pb.OUTCOME_FAILED, "vanished")
     assert not result.tree_confirmed_dead
-    await _gone(int(logged(events)[0]))
+    await gone(int(logged(events)[0]))
 
 
 async def test_much_output_is_joined_and_none_is_lost(client: Client, tmp_path: Path) -> None:
-    async with client.execute(shell("seq 1 20000", tmp_path)) as run:
+    async with client.execute(shell("process_rust", "seq 1 20000", tmp_path)) as run:
         events = [event async for event in run]
     check_stream(events)
     assert logged(events) == [str(number) for number in range(1, 20001)]
@@ -176,15 +143,7 @@ async def test_wrong_settings_are_refused_with_their_path(client: Client, tmp_pa
 
 async def test_an_adapter_for_json_lines_is_written_in_a_hundred_lines(client: Client, tmp_path: Path) -> None:
     source = ROOT / "adapters/rust/examples/scribe.rs"
-    assert len(source.read_text().splitlines()) <= 100
-    request = execute_request("scribe_rust", "Buy milk.", cwd=str(tmp_path), config={"command": str(SCRIBE)})
-    async with client.execute(request) as run:
-        events = [event async for event in run]
-    check_stream(events)
-    assert events[-1].result.outcome == pb.OUTCOME_SUCCEEDED
-    assert events[-1].result.summary == "Noted."
-    assert events[-1].result.usage.tokens.input == 2
-    assert (tmp_path / "NOTES.md").read_text() == "Buy milk.\n"
+    await assert_notes_in_a_hundred_lines(client, "scribe_rust", source, tmp_path)
 
 
 async def test_an_adapter_on_the_stubs_alone_runs_behind_the_router(client: Client) -> None:
@@ -226,18 +185,6 @@ async def test_it_passes_the_conformance_kit() -> None:
 async def test_it_passes_the_conformance_kit_behind_the_router(router: Caller, tmp_path: Path) -> None:
     del router  # it serves
     await examine(*PROGRAM, "--adapter", "process_rust", f"unix:{tmp_path}/r.sock")
-
-
-async def examine(*target: str) -> set[str]:
-    """Examine an adapter with the conformance kit; return the rules that it passes, as it violates none."""
-    command = [sys.executable, "-m", "dragoman.cli.main", "conformance", "--json", "--check-timeout", "60", *target]
-    kit = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    output, _ = await kit.communicate()
-    checks = json.loads(output.splitlines()[-1])["checks"]
-    assert kit.returncode == 0, [item for item in checks if item["verdict"] in {"failed", "error"}]
-    passed = {item["id"] for item in checks if item["verdict"] == "passed"}
-    assert passed
-    return passed
 
 
 async def test_it_declares_what_the_documentation_says(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
-from tests.rust.test_rust_adapters import EXAMPLES, examine
-from tests.sdks import UNSERVED, refused_rpc
+from tests.rust.test_rust_adapters import EXAMPLES
+from tests.sdks import UNSERVED, examine, refused_rpc
 
 pytestmark = [pytest.mark.rust, pytest.mark.timeout(180)]
 
