@@ -50,7 +50,7 @@ from dragoman.router.cluster.failover import COMMAND, Failover
 from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.config import POSTGRES, RouterConfig
 from dragoman.router.launching import Launching, open_launching
-from dragoman.router.model.ports import RequestPolicy, Unrestricted
+from dragoman.router.model.ports import RequestPolicy
 from dragoman.router.model.retention import RetainedRuns
 from dragoman.router.model.tasks import Changes, Tasks
 from dragoman.router.runs.admission import AdmissionController, AdmissionPolicy
@@ -342,7 +342,7 @@ def _kubernetes(config: RouterConfig, adapters: AdapterSet, clock: SystemClock) 
 
 def _request_policy(file: Path | None) -> RequestPolicy:
     if file is None:
-        return Unrestricted()
+        return RequestPolicy()
     from dragoman.router.api.policy_file import OperatorPolicyFile  # noqa: PLC0415 - most routers have none
 
     return OperatorPolicyFile(file)

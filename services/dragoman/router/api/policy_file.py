@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dragoman.protocol.logs import Logger
+from dragoman.router.model.ports import RequestPolicy
 from dragoman.router.model.quotas import Quotas
 from dragoman.router.model.spending import LabelBudget
 from dragoman.router.policy.operator_policy import (
@@ -29,8 +30,8 @@ class _Stamp(NamedTuple):
     size: int
 
 
-class OperatorPolicyFile:
-    """The policy in a file, a ``RequestPolicy``. If a change is invalid, the policy before it stays in force.
+class OperatorPolicyFile(RequestPolicy):
+    """The policy in a file. If a change is invalid, the policy before it stays in force.
 
     Raises:
         PolicyError: it cannot be read, or is invalid.

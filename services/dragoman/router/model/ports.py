@@ -1,4 +1,4 @@
-"""The interfaces of the machine that several packages need; ``dragoman.router.system`` implements them."""
+"""What several packages need of the machine, as ``dragoman.router.system`` implements it, and of the operator."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -36,8 +36,8 @@ class Clock(Protocol):
         """Return a random number in [0, 1)."""
 
 
-class RequestPolicy(Protocol):
-    """What the operator of a router allows requests."""
+class RequestPolicy:
+    """What the operator of a router allows requests: everything, unless a subclass says otherwise."""
 
     def check(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
         """Refuse a request, as the caller sent it, that asks for more than is allowed of an adapter's type.
@@ -67,46 +67,18 @@ class RequestPolicy(Protocol):
             DragomanError: POLICY_DENIED.
         """
 
-    def allows_adapter(self, adapter: str) -> bool:
-        """Return whether runs may use an adapter, by its type."""
-
-    def quotas(self) -> Quotas:
-        """Return how much each caller may have."""
-
-    def budget(self) -> event_pb2.Budget:
-        """Return the budget that each run has at most; empty for none."""
-
-    def budgets(self) -> Sequence[LabelBudget]:
-        """Return the budgets that runs share."""
-
-
-class Unrestricted:
-    """The policy of a router whose operator has set none."""
-
-    def check(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
-        """Allow everything."""
-
-    def check_update(self, request: adapter_pb2.UpdateRunRequest, adapter: str) -> None:
-        """Allow everything."""
-
-    def check_input(self, request: adapter_pb2.SendRequest) -> None:
-        """Allow everything."""
-
-    def permit(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
-        """Add nothing."""
-
     def allows_adapter(self, adapter: str) -> bool:  # noqa: ARG002 - any adapter
-        """Return True."""
+        """Return whether runs may use an adapter, by its type."""
         return True
 
     def quotas(self) -> Quotas:
-        """Return no quotas."""
+        """Return how much each caller may have."""
         return _NO_QUOTAS
 
     def budget(self) -> event_pb2.Budget:
-        """Return no caps."""
+        """Return the budget that each run has at most; empty for none."""
         return event_pb2.Budget()
 
     def budgets(self) -> Sequence[LabelBudget]:
-        """Return no budgets."""
+        """Return the budgets that runs share."""
         return ()
