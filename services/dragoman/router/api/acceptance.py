@@ -61,7 +61,7 @@ class Acceptance:
         self._adapters = agents.adapters
         self._runs = runs
         self._drain = drain
-        self._policy = policy
+        self.policy = policy
 
     def check(self, request: Checked, adapter: str, *, is_plain: bool = False) -> None:
         """Refuse a call, other than Execute, that the operator's policy does not allow.
@@ -86,16 +86,8 @@ class Acceptance:
         if isinstance(request, pb.TestEnvironmentRequest):
             run.model = request.model
         if not is_plain:
-            self._policy.check(run, adapter)
+            self.policy.check(run, adapter)
         allow(adapter=adapter)
-
-    def check_input(self, request: pb.SendRequest) -> None:
-        """Refuse an input in mid-run that the operator's policy does not allow.
-
-        Raises:
-            DragomanError: POLICY_DENIED.
-        """
-        self._policy.check_input(request)
 
     async def accept(self, request: pb.ExecuteRequest) -> tuple[Run, bool]:
         """Return the run that a request starts, and whether it is new to its readers.
@@ -110,7 +102,7 @@ class Acceptance:
         if backend.record.is_rejected:
             raise backend.refusal()
         self._check_caller(request, backend)
-        self._policy.check(request, backend.record.type)
+        self.policy.check(request, backend.record.type)
         session = await self._runs.sessions.find(request, backend)
         self._drain.refuse_new()
         # Another call may have been faster while the adapter, or the run whose session is resumed, was looked up.
@@ -136,7 +128,7 @@ class Acceptance:
             wrong = await self._agents.mode_problem(run.record.agent_name, request.permission_mode)
             if wrong:
                 raise invalid("permission_mode", wrong)
-        return lambda: self._policy.check_update(request, run.record.adapter)
+        return lambda: self.policy.check_update(request, run.record.adapter)
 
     async def _agent_name(self, request: pb.ExecuteRequest) -> str:
         """Return the stored agent that a request names, or the active one of its task; empty if it names an adapter.

@@ -28,7 +28,7 @@ from dragoman.router.api.streaming import RunStreams, SupersededError, kept_aliv
 from dragoman.router.api.validation import execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.answers import find_event, find_input, finished, repeat_answer, unknown_request
+from dragoman.router.runs.answers import find_end_of_input, find_event, finished, repeat_answer, unknown_request
 from dragoman.router.runs.cancellation import cancel, how_it_ended
 from dragoman.router.runs.sending import repeat_input, respond, send, update
 from dragoman.router.runs.state import Superseded, is_replayed
@@ -156,7 +156,7 @@ class AdapterServicer(QueryServicer):
         located = await self._locator.resolve(request.run_id, request.adapter)
         allow_control(located.facts)
         if request.attachments:
-            self._acceptance.check_input(request)
+            self._acceptance.policy.check_input(request)
         if isinstance(located, Remote):
             return await located.forwarder.answer(located.stored, "Send", data, context)
         try:
@@ -290,8 +290,8 @@ async def _answer_again(request: pb.RespondRequest, reader: EventReader, end: in
     Raises:
         DragomanError: the same, or REQUEST_NOT_FOUND if the run did not ask at all.
     """
-    recorded = await find_input(reader, request.request_id, end)
-    if recorded.resolved is None:
-        raise error if recorded.may_be_requested else unknown_request(request.run_id, request.request_id)
+    resolved, may_be_requested = await find_end_of_input(reader, request.request_id, end)
+    if resolved is None:
+        raise error if may_be_requested else unknown_request(request.run_id, request.request_id)
     is_over = error.reason is Reason.RUN_FINISHED
-    return repeat_answer(request.run_id, recorded.resolved, request.answer, is_over=is_over).SerializeToString()
+    return repeat_answer(request.run_id, resolved, request.answer, is_over=is_over).SerializeToString()

@@ -290,9 +290,10 @@ def router_failed() -> pb.Result:
     return lost_result(pb.FAILURE_KIND_INTERNAL, "router_failed", message)
 
 
-def cancelled_before_start(reason: str) -> pb.Result:
+def cancelled_before_start() -> pb.Result:
     """Return the result of a run that was cancelled before an adapter accepted it."""
-    return pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="not_started", summary=reason, tree_confirmed_dead=True)
+    summary = "The run was cancelled before an adapter accepted it."
+    return pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="not_started", summary=summary, tree_confirmed_dead=True)
 
 
 def cancelled_by_router(adapter: str) -> pb.Result:
@@ -301,9 +302,10 @@ def cancelled_by_router(adapter: str) -> pb.Result:
     return pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="ended_by_router", summary=summary)
 
 
-def cancelled_between_attempts(failed: pb.Result, reason: str) -> pb.Result:
+def cancelled_between_attempts(failed: pb.Result) -> pb.Result:
     """Return the result of a run that was cancelled between two attempts."""
-    result = pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="between_attempts", summary=reason)
+    summary = "The run was cancelled between two attempts."
+    result = pb.Result(outcome=pb.OUTCOME_CANCELLED, subtype="between_attempts", summary=summary)
     if failed.HasField("tree_confirmed_dead"):
         result.tree_confirmed_dead = failed.tree_confirmed_dead
     return result

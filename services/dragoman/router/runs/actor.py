@@ -156,7 +156,6 @@ class Run(RunMachine):
         self.streams_end = Signal()
         """Set when its readers' streams are to end before it does, as the router stops."""
         self.log = _log.bind(run_id=record.run_id, adapter=record.adapter)
-        self._clock = host.clock
         self.tasks = host.tasks
         self._host = host
         self._instance: AdapterInstance | None = None
@@ -232,7 +231,7 @@ class Run(RunMachine):
         if self._state is not before:
             return
         self.notices.rejections = ()  # the event has them
-        sequence, data = self.record.end_attempt(ended, self._clock.time())
+        sequence, data = self.record.end_attempt(ended, self._host.clock.time())
         self.send(AttemptEnded(Durable(sequence, data, is_own=True)))
         await self.until(lambda state: not isinstance(state, Deciding))
 
@@ -282,7 +281,7 @@ class Run(RunMachine):
                     result.failure.errors.extend(self.notices.rejections)
                 if self.course is not None:
                     self.course.note_work(result)
-                *dropped, (last, data) = self.record.end(result, self._clock.time())
+                *dropped, (last, data) = self.record.end(result, self._host.clock.time())
                 _write(self, dropped)
                 self._execute(do.StoreResult(Durable(last, data, is_own=True)))
             case do.StoreResult(event):

@@ -11,18 +11,8 @@ from dragoman.protocol.wire import FIELD_BY_KIND, peek
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
-from msgspec import Struct
 
 _MASK: Final = "[redacted]"
-
-
-class RecordedInput(Struct, frozen=True):
-    """What a run recorded of an input request."""
-
-    may_be_requested: bool = False
-    """Whether it was requested, or events are missing that may have been that."""
-    resolved: pb.AgentEvent | None = None
-    """The event that says how it ended; ``None`` if there is none."""
 
 
 async def find_event(
@@ -48,8 +38,11 @@ async def find_event(
     return None
 
 
-async def find_input(reader: EventReader, request_id: str, end: int) -> RecordedInput:
-    """Return what a run recorded of an input request; see ``find_event``."""
+async def find_end_of_input(reader: EventReader, request_id: str, end: int) -> tuple[pb.AgentEvent | None, bool]:
+    """Return the event that ends an input request, and whether that was requested: see ``find_event``.
+
+    Where events are missing, it may have been one of them.
+    """
     may_be_requested = False
 
     def is_its_end(event: pb.AgentEvent) -> bool:
@@ -58,7 +51,7 @@ async def find_input(reader: EventReader, request_id: str, end: int) -> Recorded
         return event.input_resolved.id == request_id
 
     resolved = await find_event(reader, end, {"gap", "input_request", "input_resolved"}, is_its_end)
-    return RecordedInput(may_be_requested or resolved is not None, resolved)
+    return resolved, may_be_requested
 
 
 def repeat_answer(

@@ -138,8 +138,6 @@ class ImpossibleInputError(Exception):
         super().__init__(f"{type(event).__name__} in {type(state).__name__}")
 
 
-_BEFORE_START: Final = "The run was cancelled before an adapter accepted it."
-_BETWEEN: Final = "The run was cancelled between two attempts."
 _NEVER_LATE: Final = (to.Assigned, to.Reconnected, to.AttemptFailed, to.AttemptEnded, to.ResultReceived)
 """What cannot come any more once the run is over; all else may have been on its way when that was decided."""
 
@@ -282,8 +280,8 @@ def _cancel(state: Queued | Deciding) -> Decision:
     """End a run that no adapter has."""
     failed = state.result.result if isinstance(state, Deciding) else state.progress.failed
     if failed is None:
-        return _end(state, cancelled_before_start(_BEFORE_START))
-    return _end(state, cancelled_between_attempts(failed, _BETWEEN))
+        return _end(state, cancelled_before_start())
+    return _end(state, cancelled_between_attempts(failed))
 
 
 def _update(state: _L, **progress: bool) -> _L:
