@@ -15,9 +15,8 @@ from dragoman.router.runs import actor, cancellation
 from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.inputs import Accepted, Assigned, AttemptFailed, Declined, Lost
 from dragoman.router.runs.intake import EventIntake
-from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.state import Superseded, is_over
-from dragoman.router.storage.writer import LoggedRun, Writer
+from dragoman.router.storage.ledger import RunLedger
 from dragoman.router.system import SystemClock
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -25,34 +24,34 @@ from dragoman.v1 import event_pb2 as pb
 CLOCK = SystemClock()
 
 
-class Marking:
-    """A writer that notes which sequences were to be published, and what had been published by then."""
+class Marking(RunLedger):
+    """An entry that notes which sequences were to be published, and what had been published by then."""
+
+    is_taken = is_begun = False
+    logged = 0
 
     def __init__(self, run: Run) -> None:
         self.asked: list[tuple[int, int]] = []
         self.skipped: list[int] = []
         self._run = run
-        self.is_taken = self.is_begun = False
         self.written = asyncio.Event()
-        self.backlog = self
-        self.logged = 0
 
-    async def flushed(self, _logged: object, timeout_s: float) -> bool:
+    async def flushed(self, timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(self.written.wait(), timeout_s)
         return False
 
-    def over(self, _logged: object) -> None: ...
+    def over(self) -> None: ...
 
-    def may_publish(self, _sequence: int) -> bool:
+    def is_ready(self, _sequence: int) -> bool:
         return False
 
-    async def room(self, _logged: object, sequence: int) -> None:
+    async def may_publish(self, sequence: int) -> None:
         self.asked.append((sequence, self._run.fanout.last_sequence))
 
     def append(self, *_event: object, **_how: object) -> None: ...
 
-    def skip(self, _logged: object, sequence: int) -> None:
+    def skip(self, sequence: int) -> None:
         self.skipped.append(sequence)
 
 
@@ -64,7 +63,7 @@ def followed() -> tuple[Run, Marking, EventIntake]:
     record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
     run = Run(record, cast("AdapterBackend", None), RunHost(CLOCK, Tasks()))
     marking = Marking(run)
-    run.ledger = RunLedger(cast("Writer", marking), cast("LoggedRun", marking))
+    run.ledger = marking
     run.send(Assigned(Dispatched("unix:/a", "i")))
     run.send(Accepted())
     return run, marking, EventIntake(run, CLOCK)

@@ -14,6 +14,7 @@ from dragoman.router.storage.database import Database, StoreError
 from dragoman.router.storage.health import StoreHealth
 from dragoman.router.storage.lease_table import LeaseTable
 from dragoman.router.storage.leases import LEASE_S
+from dragoman.router.storage.logged import RowState
 from dragoman.router.storage.retention import RetentionPolicy, RetentionTask
 from dragoman.router.storage.retention_table import RetentionTable
 from dragoman.router.storage.run_log import RunLog
@@ -24,6 +25,7 @@ from msgspec.structs import replace
 
 from tests.router.harness import PATIENCE_S
 from tests.router.store.test_store import KEY, a_run, ended
+from tests.router.store.writer_harness import has_begun, written_by
 from tests.router.test_sessions import harness_in
 
 KEPT = RetentionPolicy(seconds=100.0, most_bytes=1000)
@@ -252,16 +254,14 @@ async def test_a_run_that_is_not_written_yet_and_was_forgotten_is_not_taken_for_
     await keeping.open()
     state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="r"))
     slow.fails = True
-    logged = keeping.writer.follow(
-        a_run(), lambda: replace(a_run(), state=state), lambda *_: None, lambda: None, is_begun=False
-    )
-    assert await keeping.writer.begin(logged)
+    logged = written_by(keeping.writer, a_run(), snapshot=lambda: replace(a_run(), state=state))
+    assert await has_begun(logged)
 
     async def looked_for(store: Store, run_id: str) -> StoredRun | None:
         found = await Store.run(store, run_id)
         if is_written_meanwhile:
             slow.fails = False
-            assert await keeping.writer.flushed(logged, PATIENCE_S)
+            assert await logged.flushed(PATIENCE_S)
         return found
 
     with monkeypatch.context() as patch:
@@ -270,7 +270,7 @@ async def test_a_run_that_is_not_written_yet_and_was_forgotten_is_not_taken_for_
             await keeping.find("r")
     assert caught.value.reason is Reason.RUN_LOG_UNAVAILABLE
     slow.fails = False
-    assert await keeping.writer.flushed(logged, PATIENCE_S)
+    assert await logged.flushed(PATIENCE_S)
     assert await keeping.find("r") is not None
     await keeping.close()
 
@@ -330,15 +330,15 @@ async def test_a_run_that_was_refused_is_found_no_more_while_it_is_still_kept(st
     refused = [a_run(), a_run("theirs")]
     await store.begin(refused[0])
     await store.begin(a_run("theirs", owner="two"))
-    followed = [keeping.writer.follow(run, a_run, _nothing, _nothing, is_begun=True) for run in refused]
+    followed = [written_by(keeping.writer, run, state=RowState.STORED) for run in refused]
     for run in followed:
-        keeping.writer.remove(run)
+        run.remove()
     assert await keeping.find("r") is None
     assert await keeping.find("theirs") is not None
     assert [run.run_id for run in await keeping.at_task("c", "a", "t")] == ["theirs"]
     work = asyncio.ensure_future(keeping.writer.run())
     for run in followed:
-        assert await keeping.writer.flushed(run, PATIENCE_S)
+        assert await run.flushed(PATIENCE_S)
     assert await store.run("r") is None
     assert await store.run("theirs") is not None
     await keeping.writer.close()

@@ -16,7 +16,7 @@ from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.store import Store
 from dragoman.v1 import router_pb2
 
-from tests.router.store.writer_harness import DEADLINE_S, WriterHarness
+from tests.router.store.writer_harness import DEADLINE_S, WriterHarness, has_begun
 
 MARK = b"what-an-agent-said-in-confidence"
 
@@ -79,19 +79,19 @@ async def test_a_file_that_goes_while_it_is_used_is_noticed_and_another_one_writ
     run = harness.run()
     path, copy = tmp_path / "runs.db", tmp_path / "copy"
     key = await harness.store.setting("key", b"first")
-    assert await harness.writer.begin(run)
+    assert await has_begun(run)
     with contextlib.closing(sqlite3.connect(path)) as source, contextlib.closing(sqlite3.connect(copy)) as copied:
         source.backup(copied)
-    harness.writer.backlog.append(run, 1, b"one")
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    run.append(1, b"one")
+    assert await run.flushed(DEADLINE_S)
     if by == "nothing":
         path.unlink()
     else:
         os.replace(copy, path)  # noqa: PTH105 - what a person would do
     with pytest.raises(StoreError, match="was deleted or replaced while it was in use"):
         await harness.store.run("r")
-    harness.writer.backlog.append(run, 2, b"two")
-    assert await harness.writer.flushed(run, DEADLINE_S) or await harness.writer.flushed(run, DEADLINE_S)
+    run.append(2, b"two")
+    assert await run.flushed(DEADLINE_S) or await run.flushed(DEADLINE_S)
     await harness.until(lambda: "log_recovered" in harness.notices)
     assert harness.notices == ["log_unavailable", "log_recovered"]
     assert harness.lost == []

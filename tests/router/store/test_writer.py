@@ -7,22 +7,23 @@ from typing import Any
 import pytest
 from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.storage.database import Database, StoreError
-from dragoman.router.storage.logged import ROW_BYTES, WRITE_BYTES, LoggedRun
+from dragoman.router.storage.ledger import RunLedger
+from dragoman.router.storage.logged import ROW_BYTES, WRITE_BYTES
 from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.writer import Writer
 from dragoman.v1 import router_pb2
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from tests.router.store.writer_harness import DEADLINE_S, Failing, WriterHarness
+from tests.router.store.writer_harness import DEADLINE_S, Failing, WriterHarness, has_begun
 
 
 async def test_events_are_written_together(harness: WriterHarness) -> None:
     run = harness.run()
-    assert await harness.writer.begin(run)
+    assert await has_begun(run)
     for sequence in range(1, 51):
-        harness.writer.backlog.append(run, sequence, b"%d" % sequence)
-    assert await harness.writer.flushed(run, DEADLINE_S)
+        run.append(sequence, b"%d" % sequence)
+    assert await run.flushed(DEADLINE_S)
     assert await harness.kept() == [b"%d" % sequence for sequence in range(1, 51)]
     assert harness.store.writes <= 2
     stored = await harness.stored()
@@ -34,27 +35,27 @@ async def test_waiting_for_the_log_does_not_wait_for_more_events(
 ) -> None:
     monkeypatch.setattr("dragoman.router.storage.write_loop.GATHER_S", 10 * DEADLINE_S)
     run = harness.run()
-    assert await harness.writer.begin(run)
-    harness.writer.backlog.append(run, 1, b"one")
-    assert await harness.writer.flushed(run, DEADLINE_S)
-    harness.writer.backlog.append(run, 2, b"two")
-    harness.writer.over(run)
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert await has_begun(run)
+    run.append(1, b"one")
+    assert await run.flushed(DEADLINE_S)
+    run.append(2, b"two")
+    run.over()
+    assert await run.flushed(DEADLINE_S)
     assert await harness.kept() == [b"one", b"two"]
 
 
 async def test_an_id_that_is_taken_is_reported(harness: WriterHarness) -> None:
-    assert await harness.writer.begin(harness.run(owner="two"))
-    assert not await harness.writer.begin(harness.run())
+    assert await has_begun(harness.run(owner="two"))
+    assert not await has_begun(harness.run())
 
 
 async def test_nothing_is_published_too_far_ahead_of_what_is_written(harness: WriterHarness) -> None:
     run = harness.run()
-    await harness.writer.begin(run)
-    await asyncio.wait_for(harness.writer.room(run, AHEAD), DEADLINE_S)
+    await has_begun(run)
+    await asyncio.wait_for(run.may_publish(AHEAD), DEADLINE_S)
     harness.store.open_gate.clear()
-    harness.writer.backlog.append(run, 1, b"e")
-    waiting = asyncio.ensure_future(harness.writer.room(run, AHEAD + 1))
+    run.append(1, b"e")
+    waiting = asyncio.ensure_future(run.may_publish(AHEAD + 1))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     assert not waiting.done()
     harness.store.open_gate.set()
@@ -64,16 +65,16 @@ async def test_nothing_is_published_too_far_ahead_of_what_is_written(harness: Wr
 
 async def test_a_store_that_fails_is_reported_and_tried_again(harness: WriterHarness) -> None:
     run = harness.run()
-    await harness.writer.begin(run)
+    await has_begun(run)
     harness.store.fails = True
-    harness.writer.backlog.append(run, 1, b"first")
+    run.append(1, b"first")
     await harness.until(lambda: bool(harness.notices))
-    assert not await harness.writer.flushed(run, 0.3)
+    assert not await run.flushed(0.3)
     assert harness.notices == ["log_unavailable"]
     assert "disk is full" in harness.writer.failing
-    harness.writer.backlog.append(run, 2, b"second")
+    run.append(2, b"second")
     harness.store.fails = False
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert await run.flushed(DEADLINE_S)
     assert await harness.kept() == [b"first", b"second"]
     assert harness.notices == ["log_unavailable", "log_recovered"]
 
@@ -81,10 +82,10 @@ async def test_a_store_that_fails_is_reported_and_tried_again(harness: WriterHar
 async def test_a_run_that_began_while_the_store_failed_is_written_later(harness: WriterHarness) -> None:
     harness.store.fails = True
     run = harness.run()
-    assert await harness.writer.begin(run)
-    harness.writer.backlog.append(run, 1, b"e")
+    assert await has_begun(run)
+    run.append(1, b"e")
     harness.store.fails = False
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert await run.flushed(DEADLINE_S)
     assert await harness.kept() == [b"e"]
     assert not harness.lost
 
@@ -93,7 +94,7 @@ async def test_a_run_that_cannot_be_begun_keeps_no_other_from_being_written(
     harness: WriterHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, write = harness.run("begun"), Failing.write
-    assert await harness.writer.begin(begun)
+    assert await has_begun(begun)
 
     async def fail(store: Failing, events: Any, runs: Any, new: Any) -> list[str]:
         if "late" in new:
@@ -101,21 +102,21 @@ async def test_a_run_that_cannot_be_begun_keeps_no_other_from_being_written(
         return await write(store, events, runs, new)
 
     monkeypatch.setattr(Failing, "write", fail)
-    assert await harness.writer.begin(harness.run("late"))
-    harness.writer.backlog.append(begun, 1, b"e")
-    assert await harness.writer.flushed(begun, DEADLINE_S)
+    assert await has_begun(harness.run("late"))
+    begun.append(1, b"e")
+    assert await begun.flushed(DEADLINE_S)
     assert await harness.kept("begun") == [b"e"]
 
 
 async def test_a_run_that_was_perhaps_begun_is_published_no_further_than_another_one(harness: WriterHarness) -> None:
     run = harness.run()
     harness.store.fails, harness.store.cut = True, True
-    assert await harness.writer.begin(run)
+    assert await has_begun(run)
     assert await harness.store.run("r") is not None, "it was, and the answer was lost"
-    harness.writer.backlog.append(run, 1, b"e")
-    await asyncio.wait_for(harness.writer.room(run, AHEAD), DEADLINE_S)
-    waiting = asyncio.ensure_future(harness.writer.room(run, AHEAD + 1))
-    assert not await harness.writer.flushed(run, 0.3)
+    run.append(1, b"e")
+    await asyncio.wait_for(run.may_publish(AHEAD), DEADLINE_S)
+    waiting = asyncio.ensure_future(run.may_publish(AHEAD + 1))
+    assert not await run.flushed(0.3)
     assert not waiting.done(), "the next owner may publish something else under that sequence"
     harness.store.fails = harness.store.cut = False
     await asyncio.wait_for(waiting, DEADLINE_S)
@@ -123,13 +124,13 @@ async def test_a_run_that_was_perhaps_begun_is_published_no_further_than_another
 
 async def test_what_comes_behind_a_long_gap_may_be_published_once_the_gap_is_written(harness: WriterHarness) -> None:
     run = harness.run()
-    await harness.writer.begin(run)
-    harness.writer.backlog.append(run, 1, b"e")
+    await has_begun(run)
+    run.append(1, b"e")
     behind = 5 * AHEAD
-    harness.writer.backlog.skip(run, behind - 1)
-    await asyncio.wait_for(harness.writer.room(run, behind), DEADLINE_S)
-    harness.writer.backlog.append(run, behind, b"f")
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    run.skip(behind - 1)
+    await asyncio.wait_for(run.may_publish(behind), DEADLINE_S)
+    run.append(behind, b"f")
+    assert await run.flushed(DEADLINE_S)
     assert [(row.first, row.last, row.data is None) for row in await harness.store.events("r", 0)] == [
         (1, 1, False),
         (2, behind - 1, True),
@@ -139,13 +140,13 @@ async def test_what_comes_behind_a_long_gap_may_be_published_once_the_gap_is_wri
 
 async def test_what_waits_is_bounded_and_what_was_let_go_is_a_gap(harness: WriterHarness) -> None:
     run = harness.run()
-    await harness.writer.begin(run)
+    await has_begun(run)
     harness.store.fails = True
     for sequence in range(1, 31):
-        harness.writer.backlog.append(run, sequence, b"x" * 100)
-    assert run.waiting_bytes <= 1000
+        run.append(sequence, b"x" * 100)
+    assert run.entry.waiting_bytes <= 1000
     harness.store.fails = False
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert await run.flushed(DEADLINE_S)
     kept = await harness.kept()
     assert len(kept) == 30
     assert kept[:20] == [None] * 20
@@ -156,21 +157,21 @@ async def test_what_waits_is_bounded_and_what_was_let_go_is_a_gap(harness: Write
 async def test_who_brings_events_waits_while_many_wait_for_the_store(harness: WriterHarness) -> None:
     run, other = harness.run(), harness.run("other")
     for one in (run, other):
-        await harness.writer.begin(one)
+        await has_begun(one)
     harness.store.open_gate.clear()
-    await asyncio.wait_for(harness.writer.room(run, 1), DEADLINE_S)
-    harness.writer.backlog.append(run, 1, b"x" * 200)
-    await asyncio.wait_for(harness.writer.room(other, 1), DEADLINE_S)
-    waiting = asyncio.ensure_future(harness.writer.room(run, 1))
+    await asyncio.wait_for(run.may_publish(1), DEADLINE_S)
+    run.append(1, b"x" * 200)
+    await asyncio.wait_for(other.may_publish(1), DEADLINE_S)
+    waiting = asyncio.ensure_future(run.may_publish(1))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     assert not waiting.done()
-    harness.writer.backlog.append(run, 2, b"x" * 400)
-    others = asyncio.ensure_future(harness.writer.room(other, 1))
+    run.append(2, b"x" * 400)
+    others = asyncio.ensure_future(other.may_publish(1))
     await asyncio.sleep(0)
     assert not others.done(), "half of what may wait at all waits"
     harness.store.open_gate.set()
     await asyncio.wait_for(asyncio.gather(waiting, others), DEADLINE_S)
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert await run.flushed(DEADLINE_S)
     assert harness.notices == []
 
 
@@ -178,12 +179,12 @@ async def test_who_brings_events_waits_while_many_wait_for_the_store(harness: Wr
 async def test_no_reader_waits_for_a_store_that_does_not_write(
     harness: WriterHarness, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    monkeypatch.setattr("dragoman.router.storage.writer.STALLED_S", 0.1 if ends == "hangs" else 10 * DEADLINE_S)
+    monkeypatch.setattr("dragoman.router.storage.ledger.STALLED_S", 0.1 if ends == "hangs" else 10 * DEADLINE_S)
     run = harness.run()
-    await harness.writer.begin(run)
+    await has_begun(run)
     harness.store.open_gate.clear()
-    harness.writer.backlog.append(run, 1, b"x" * 900)
-    waiting = asyncio.ensure_future(harness.writer.room(run, 1))
+    run.append(1, b"x" * 900)
+    waiting = asyncio.ensure_future(run.may_publish(1))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     if ends == "fails":
         harness.store.fails = True
@@ -196,16 +197,16 @@ async def test_no_reader_waits_for_a_store_that_does_not_write(
 async def test_how_a_run_ended_is_never_let_go(harness: WriterHarness) -> None:
     run, other = harness.run(), harness.run("other")
     for one in (run, other):
-        assert await harness.writer.begin(one)
+        assert await has_begun(one)
     harness.store.fails = True
-    harness.writer.backlog.append(run, 1, b"x" * 400)
-    harness.writer.over(run)
-    harness.writer.backlog.append(run, 2, b"x" * 700)
-    harness.writer.backlog.append(other, 1, b"y" * 600)
-    harness.writer.backlog.append(other, 2, b"z" * 100)
+    run.append(1, b"x" * 400)
+    run.over()
+    run.append(2, b"x" * 700)
+    other.append(1, b"y" * 600)
+    other.append(2, b"z" * 100)
     harness.store.fails = False
     for one in (run, other):
-        assert await harness.writer.flushed(one, DEADLINE_S)
+        assert await one.flushed(DEADLINE_S)
     assert await harness.kept() == [None, b"x" * 700]
     assert await harness.kept("other") == [None, b"z" * 100]
 
@@ -213,27 +214,27 @@ async def test_how_a_run_ended_is_never_let_go(harness: WriterHarness) -> None:
 async def test_a_run_that_no_database_can_keep_keeps_no_other_from_being_written(harness: WriterHarness) -> None:
     odd, run = harness.run("odd"), harness.run()
     for one in (odd, run):
-        await harness.writer.begin(one)
-    harness.writer.backlog.append(odd, 2**63, b"e")
-    harness.writer.backlog.append(run, 1, b"e")
-    assert await harness.writer.flushed(run, DEADLINE_S)
+        await has_begun(one)
+    odd.append(2**63, b"e")
+    run.append(1, b"e")
+    assert await run.flushed(DEADLINE_S)
     assert await harness.kept() == [b"e"]
     assert harness.notices == ["log_gap"]
-    harness.writer.backlog.append(odd, 2**63 + 1, b"x" * 5000)
-    assert odd.waiting_bytes == 0
+    odd.append(2**63 + 1, b"x" * 5000)
+    assert odd.entry.waiting_bytes == 0
 
 
 async def test_a_run_that_no_database_can_begin_is_no_outage_for_the_others(
     harness: WriterHarness,
 ) -> None:
     run, odd = harness.run(), harness.run("odd\0")  # SQLite can
-    await harness.writer.begin(run)
-    assert await harness.writer.begin(odd)
+    await has_begun(run)
+    assert await has_begun(odd)
     assert not harness.writer.failing
-    harness.writer.backlog.append(odd, 1, b"e")
-    harness.writer.backlog.append(run, 1, b"e")
-    assert await harness.writer.flushed(odd, DEADLINE_S)
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    odd.append(1, b"e")
+    run.append(1, b"e")
+    assert await odd.flushed(DEADLINE_S)
+    assert await run.flushed(DEADLINE_S)
     assert await harness.kept() == [b"e"]
     assert not harness.writer.failing
     assert harness.notices in ([], ["log_gap"])
@@ -241,25 +242,25 @@ async def test_a_run_that_no_database_can_begin_is_no_outage_for_the_others(
 
 async def test_events_that_come_while_others_are_written_are_not_forgotten(harness: WriterHarness) -> None:
     run = harness.run()
-    await harness.writer.begin(run)
+    await has_begun(run)
     harness.store.open_gate.clear()
-    harness.writer.backlog.append(run, 1, b"one")
+    run.append(1, b"one")
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
-    harness.writer.backlog.append(run, 2, b"two")
+    run.append(2, b"two")
     harness.store.open_gate.set()
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert await run.flushed(DEADLINE_S)
     assert await harness.kept() == [b"one", b"two"]
 
 
 async def test_a_run_that_another_router_claimed_is_released(harness: WriterHarness) -> None:
     run, other = harness.run(), harness.run("other")
-    await harness.writer.begin(run)
-    await harness.writer.begin(other)
+    await has_begun(run)
+    await has_begun(other)
     (taken, _) = sorted(
         await harness.store.leases.claim("two", now=99.0, lease_until=200.0), key=lambda item: item.run_id == "other"
     )
     assert taken.run_id == "r"
-    harness.writer.backlog.append(run, 1, b"late")
+    run.append(1, b"late")
     await asyncio.wait_for(_until(lambda: bool(harness.lost)), DEADLINE_S)
     assert harness.lost == ["r"]
     assert await harness.kept() == []
@@ -267,28 +268,28 @@ async def test_a_run_that_another_router_claimed_is_released(harness: WriterHarn
 
 async def test_no_reader_waits_for_a_run_that_another_router_claimed(harness: WriterHarness) -> None:
     run = harness.run()
-    await harness.writer.begin(run)
+    await has_begun(run)
     harness.store.open_gate.clear()
-    harness.writer.backlog.append(run, 1, b"late")
+    run.append(1, b"late")
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
-    waiting = asyncio.ensure_future(harness.writer.room(run, AHEAD + 1))
-    written = asyncio.ensure_future(harness.writer.flushed(run, DEADLINE_S))
+    waiting = asyncio.ensure_future(run.may_publish(AHEAD + 1))
+    written = asyncio.ensure_future(run.flushed(DEADLINE_S))
     await harness.store.leases.claim("two", now=99.0, lease_until=200.0)
     harness.store.open_gate.set()
     await asyncio.wait_for(waiting, DEADLINE_S)
     assert harness.lost == ["r"], "the waiting publisher learns that another router owns it"
     assert not await asyncio.wait_for(written, DEADLINE_S / 2)
-    await asyncio.wait_for(harness.writer.room(run, 9 * AHEAD), DEADLINE_S)
-    assert not await asyncio.wait_for(harness.writer.flushed(run, DEADLINE_S), DEADLINE_S / 2)
+    await asyncio.wait_for(run.may_publish(9 * AHEAD), DEADLINE_S)
+    assert not await asyncio.wait_for(run.flushed(DEADLINE_S), DEADLINE_S / 2)
 
 
 async def test_no_reader_waits_for_a_run_that_cannot_be_written(harness: WriterHarness) -> None:
     run = harness.run()
-    await harness.writer.begin(run)
+    await has_begun(run)
     harness.store.open_gate.clear()
-    harness.writer.backlog.append(run, 2**63, b"e")
-    waiting = asyncio.ensure_future(harness.writer.room(run, 2**63))
-    written = asyncio.ensure_future(harness.writer.flushed(run, DEADLINE_S))
+    run.append(2**63, b"e")
+    waiting = asyncio.ensure_future(run.may_publish(2**63))
+    written = asyncio.ensure_future(run.flushed(DEADLINE_S))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     harness.store.open_gate.set()
     await asyncio.wait_for(waiting, DEADLINE_S)
@@ -299,24 +300,24 @@ async def test_no_reader_waits_for_a_run_that_cannot_be_written(harness: WriterH
 async def test_what_comes_meanwhile_is_not_waited_for(harness: WriterHarness) -> None:
     run, other = harness.run(), harness.run("other")
     for one in (run, other):
-        await harness.writer.begin(one)
+        await has_begun(one)
     # There is more to write whenever something was written.
-    harness.store.written = lambda: harness.writer.backlog.append(other, other.last + 1, b"e")
-    harness.writer.backlog.append(other, 1, b"e")
-    harness.writer.backlog.append(run, 1, b"mine")
-    assert await harness.writer.flushed_all(DEADLINE_S / 4)
+    harness.store.written = lambda: other.append(other.entry.last + 1, b"e")
+    other.append(1, b"e")
+    run.append(1, b"mine")
+    assert await harness.writer.flushed(harness.writer.backlog, DEADLINE_S / 4)
     assert await harness.kept() == [b"mine"]
     rounds = harness.store.writes
-    assert await harness.writer.flushed(other, DEADLINE_S / 4)
+    assert await other.flushed(DEADLINE_S / 4)
     assert harness.store.writes <= rounds + 2
 
 
 async def test_a_run_that_is_over_is_written_to_its_end(harness: WriterHarness) -> None:
     run = harness.run()
-    await harness.writer.begin(run)
-    harness.writer.backlog.append(run, 1, b"result")
-    harness.writer.over(run)
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    await has_begun(run)
+    run.append(1, b"result")
+    run.over()
+    assert await run.flushed(DEADLINE_S)
     assert await harness.kept() == [b"result"]
 
 
@@ -328,23 +329,23 @@ async def test_a_backlog_is_written_in_steps_and_no_run_waits_for_the_longest(da
     harness = WriterHarness(store, writer)
     run, other = harness.run(), harness.run("other")
     for one in (run, other):
-        await writer.begin(one)
+        await has_begun(one)
     store.open_gate.clear()
     for sequence in range(1, 65):
-        writer.backlog.append(run, sequence, bytes(ROW_BYTES // 2))
+        run.append(sequence, bytes(ROW_BYTES // 2))
     state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="r", adapter="over"))
     over = replace(await harness.stored(), state=state, finished_at=7.0)
-    run.snapshot = lambda: over
-    writer.over(run)
+    run.entry.snapshot = lambda: over
+    run.over()
     await asyncio.wait_for(store.is_waiting.wait(), DEADLINE_S)  # the first step is begun
-    writer.backlog.append(other, 1, b"e")
+    other.append(1, b"e")
 
     def note() -> None:
-        tried.append((run.logged, run.stored.finished_at, other.logged))
+        tried.append((run.logged, run.entry.stored.finished_at, other.logged))
 
     store.written = note
     store.open_gate.set()
-    assert await writer.flushed(run, DEADLINE_S)
+    assert await run.flushed(DEADLINE_S)
     assert [len(row) for row in [await harness.kept(), await harness.kept("other")]] == [64, 1]
     # What was known before each step, of which the first had been begun: the other run came with the next one, and
     # the end with the last one.
@@ -367,15 +368,15 @@ async def test_a_run_that_began_and_ended_while_the_store_failed_is_not_over_bef
     work = asyncio.ensure_future(writer.run())
     run = harness.run()
     store.fails = True
-    assert await writer.begin(run)
+    assert await has_begun(run)
     for sequence in range(1, 33):
-        writer.backlog.append(run, sequence, bytes(ROW_BYTES // 2))
-    over = replace(run.stored, finished_at=7.0)
-    run.snapshot = lambda: over
-    writer.over(run)
-    store.written = lambda: seen.append((run.logged, run.stored.finished_at))
+        run.append(sequence, bytes(ROW_BYTES // 2))
+    over = replace(run.entry.stored, finished_at=7.0)
+    run.entry.snapshot = lambda: over
+    run.over()
+    store.written = lambda: seen.append((run.logged, run.entry.stored.finished_at))
     store.fails = False
-    assert await writer.flushed(run, DEADLINE_S)
+    assert await run.flushed(DEADLINE_S)
     assert len(seen) > 1
     assert all(finished is None for _logged, finished in seen), "as it was known before each step"
     assert ((await harness.stored()).finished_at, (await harness.stored()).logged) == (7.0, 32)
@@ -386,31 +387,31 @@ async def test_a_run_that_began_and_ended_while_the_store_failed_is_not_over_bef
 
 async def test_a_run_that_is_over_before_it_began_is_written_too(harness: WriterHarness) -> None:
     run = harness.run()
-    harness.writer.backlog.append(run, 1, b"result")
-    harness.writer.over(run)
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    run.append(1, b"result")
+    run.over()
+    assert await run.flushed(DEADLINE_S)
     assert await harness.kept() == [b"result"]
 
 
 async def test_nothing_of_a_run_is_written_while_it_is_begun(harness: WriterHarness) -> None:
     run = harness.run()
     harness.store.open_gate.clear()
-    beginning = asyncio.ensure_future(harness.writer.begin(run))
+    beginning = asyncio.ensure_future(has_begun(run))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
-    harness.writer.backlog.append(run, 1, b"result")
-    harness.writer.over(run)
-    assert not await harness.writer.flushed(run, 0.1), "it is not there yet"
+    run.append(1, b"result")
+    run.over()
+    assert not await run.flushed(0.1), "it is not there yet"
     harness.store.open_gate.set()
     assert await asyncio.wait_for(beginning, DEADLINE_S)
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert await run.flushed(DEADLINE_S)
     assert await harness.kept() == [b"result"]
     assert not harness.lost, "no router claimed it"
 
 
-async def removed(harness: WriterHarness, run: LoggedRun) -> bool:
+async def removed(harness: WriterHarness, run: RunLedger) -> bool:
     """Wait until a run that never was is forgotten; False if something is left of it."""
-    run_id = run.stored.run_id
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    run_id = run.entry.stored.run_id
+    assert await run.flushed(DEADLINE_S)
     assert not harness.writer.backlog.is_removing(run_id)
     assert not harness.lost
     return await harness.store.run(run_id) is None and await harness.store.events(run_id, 0) == []
@@ -419,13 +420,13 @@ async def removed(harness: WriterHarness, run: LoggedRun) -> bool:
 async def test_a_run_that_is_refused_while_it_is_begun_is_forgotten(harness: WriterHarness) -> None:
     run = harness.run()
     harness.store.open_gate.clear()
-    beginning = asyncio.ensure_future(harness.writer.begin(run))
+    beginning = asyncio.ensure_future(has_begun(run))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
-    harness.writer.over(run)
-    harness.writer.remove(run)
+    run.over()
+    run.remove()
     other = harness.run("other")
-    harness.writer.over(other)
-    assert not await harness.writer.flushed(other, 0.1), "it is begun after"
+    other.over()
+    assert not await other.flushed(0.1), "it is begun after"
     assert harness.writer.backlog.is_removing("r")
     harness.store.open_gate.set()
     await asyncio.wait_for(beginning, DEADLINE_S)
@@ -437,9 +438,9 @@ async def test_runs_that_are_refused_together_are_forgotten_without_a_failure(ha
     with capture_logs() as logs:
         runs = [harness.run(run_id) for run_id in ("r", "s", "t")]
         for run in runs:
-            await harness.writer.begin(run)
-            harness.writer.over(run)
-            harness.writer.remove(run)
+            await has_begun(run)
+            run.over()
+            run.remove()
         for run in runs:
             assert await removed(harness, run)
     assert logs == []
@@ -447,12 +448,12 @@ async def test_runs_that_are_refused_together_are_forgotten_without_a_failure(ha
 
 async def test_a_run_that_is_refused_while_it_is_written_is_forgotten(harness: WriterHarness) -> None:
     run = harness.run()
-    await harness.writer.begin(run)
+    await has_begun(run)
     harness.store.open_gate.clear()
-    harness.writer.backlog.append(run, 1, b"e")
+    run.append(1, b"e")
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
-    harness.writer.over(run)
-    harness.writer.remove(run)
+    run.over()
+    run.remove()
     assert harness.writer.backlog.is_removing("r")
     harness.store.open_gate.set()
     assert await removed(harness, run)
@@ -462,12 +463,12 @@ async def test_a_run_that_is_refused_before_it_began_late_is_not_begun(harness: 
     run, other = harness.run(), harness.run("other")
     harness.store.fails = True
     for one in (run, other):
-        assert await harness.writer.begin(one)
+        assert await has_begun(one)
     harness.store.begun.clear()
-    harness.writer.over(run)
-    harness.writer.remove(run)
+    run.over()
+    run.remove()
     harness.store.fails = False
-    assert await harness.writer.flushed(other, DEADLINE_S)
+    assert await other.flushed(DEADLINE_S)
     assert harness.store.begun == ["other"]
     assert await removed(harness, run)
 
@@ -476,46 +477,46 @@ async def test_a_run_that_is_refused_while_it_begins_late_with_others_is_forgott
     first, run = harness.run("first"), harness.run()
     harness.store.fails = True
     for one in (first, run):
-        assert await harness.writer.begin(one)
+        assert await has_begun(one)
     harness.store.begun.clear()
     harness.store.open_gate.clear()
     harness.store.fails = False
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
-    harness.writer.over(run)
-    harness.writer.remove(run)
+    run.over()
+    run.remove()
     harness.store.open_gate.set()
-    assert await harness.writer.flushed(first, DEADLINE_S)
+    assert await first.flushed(DEADLINE_S)
     assert harness.store.begun == ["first", "r"]
     assert await removed(harness, run)
 
 
 async def test_what_another_owner_keeps_by_the_id_of_a_refused_run_stays(harness: WriterHarness) -> None:
-    assert await harness.writer.begin(harness.run(owner="two"))
+    assert await has_begun(harness.run(owner="two"))
     run = harness.run()
-    assert not await harness.writer.begin(run)
-    harness.writer.over(run)
-    harness.writer.remove(run)
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert not await has_begun(run)
+    run.over()
+    run.remove()
+    assert await run.flushed(DEADLINE_S)
     assert (await harness.stored()).owner == "two"
 
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_the_id_of_a_run_that_was_refused_may_be_used_again(harness: WriterHarness, *, fails: bool) -> None:
     refused = harness.run()
-    await harness.writer.begin(refused)
+    await has_begun(refused)
     harness.store.open_gate.clear()
     harness.store.fails = fails
-    harness.writer.over(refused)
-    harness.writer.remove(refused)
+    refused.over()
+    refused.remove()
     run = harness.run()
-    beginning = asyncio.ensure_future(harness.writer.begin(run))
+    beginning = asyncio.ensure_future(has_begun(run))
     await asyncio.wait_for(harness.store.is_waiting.wait(), DEADLINE_S)
     assert not beginning.done(), "what is about to be removed is not this one"
     harness.store.open_gate.set()
     assert await asyncio.wait_for(beginning, DEADLINE_S)
     harness.store.fails = False
-    harness.writer.backlog.append(run, 1, b"e")
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    run.append(1, b"e")
+    assert await run.flushed(DEADLINE_S)
     assert await harness.kept() == [b"e"]
 
 
@@ -525,8 +526,8 @@ async def test_closing_writes_what_waits(tmp_path: Path) -> None:
     harness = WriterHarness(store, Writer(store))
     work = asyncio.ensure_future(harness.writer.run())
     run = harness.run()
-    await harness.writer.begin(run)
-    harness.writer.backlog.append(run, 1, b"e")
+    await has_begun(run)
+    run.append(1, b"e")
     await harness.writer.close()
     await asyncio.wait_for(work, DEADLINE_S)
     assert await harness.kept() == [b"e"]
@@ -541,33 +542,33 @@ async def _until(condition: object) -> None:
 
 async def test_the_row_of_a_run_is_written_when_it_changed_and_not_with_every_event(harness: WriterHarness) -> None:
     run = harness.run()
-    await harness.writer.begin(run)
-    snapshot, asked = run.snapshot, []
+    await has_begun(run)
+    snapshot, asked = run.entry.snapshot, []
 
     def counted() -> StoredRun:
-        asked.append(run.last)
+        asked.append(run.entry.last)
         return snapshot()
 
-    run.snapshot = counted
+    run.entry.snapshot = counted
     for sequence in range(1, 4):
-        harness.writer.backlog.append(run, sequence, b"text", changes_row=False)
-        assert await harness.writer.flushed(run, DEADLINE_S)
+        run.append(sequence, b"text", changes_row=False)
+        assert await run.flushed(DEADLINE_S)
     stored = await harness.stored()
     assert (stored.logged, stored.size, stored.state.run.last_sequence) == (3, 12, 3)
     assert asked == []
-    harness.writer.backlog.append(run, 4, b"state")
-    harness.writer.backlog.append(run, 5, b"text", changes_row=False)
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    run.append(4, b"state")
+    run.append(5, b"text", changes_row=False)
+    assert await run.flushed(DEADLINE_S)
     assert asked == [5]
 
 
 async def test_what_came_after_an_insertion_whose_answer_was_lost_is_in_the_row_too(harness: WriterHarness) -> None:
     run = harness.run()
-    harness.writer.backlog.append(run, 1, b"one")
+    run.append(1, b"one")
     harness.store.fails = harness.store.cut = True
-    assert await harness.writer.begin(run)
+    assert await has_begun(run)
     assert (await harness.stored()).logged == 1, "it was inserted, and the answer was lost"
-    harness.writer.backlog.append(run, 2, b"two")
+    run.append(2, b"two")
     harness.store.fails = harness.store.cut = False
-    assert await harness.writer.flushed(run, DEADLINE_S)
+    assert await run.flushed(DEADLINE_S)
     assert ((await harness.stored()).logged, await harness.kept()) == (2, [b"one", b"two"])

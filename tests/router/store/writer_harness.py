@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Container, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
 from dragoman.router.storage.batches import UnpackedEvents, unpack
 from dragoman.router.storage.database import Database, StoreError
+from dragoman.router.storage.ledger import RunLedger
+from dragoman.router.storage.logged import LoggedRun
 from dragoman.router.storage.store import Store
-from dragoman.router.storage.writer import LoggedRun, Writer
+from dragoman.router.storage.writer import Writer
 from dragoman.v1 import router_pb2
 
 DEADLINE_S = 20.0
@@ -59,6 +62,20 @@ class Failing(Store):
             raise StoreError("database or disk is full")
 
 
+def written_by(writer: Writer, stored: StoredRun, **fields: Any) -> RunLedger:
+    """The entry of a run that a writer follows."""
+    facts = {"snapshot": lambda: stored, "remark": lambda *_: None, "lost": lambda: None} | fields
+    run = LoggedRun(stored, **facts)
+    writer.backlog.add(run)
+    return RunLedger(writer, run)
+
+
+async def has_begun(run: RunLedger) -> bool:
+    """Begin a run; False if its id is taken."""
+    await run.begin()
+    return not run.is_taken
+
+
 @dataclass
 class WriterHarness:
     """A writer at work, a run, and the notices that its readers got."""
@@ -68,15 +85,14 @@ class WriterHarness:
     notices: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
-    def run(self, run_id: str = "r", owner: str = "one") -> LoggedRun:
+    def run(self, run_id: str = "r", owner: str = "one") -> RunLedger:
         state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id=run_id))
         stored = StoredRun(run_id, 1.0, "process", state, owner=owner, lease_until=50.0)
-        return self.writer.follow(
+        return written_by(
+            self.writer,
             stored,
-            lambda: stored,
-            lambda code, _: self.notices.append(code),
-            lambda: self.lost.append(run_id),
-            is_begun=False,
+            remark=lambda code, _: self.notices.append(code),
+            lost=lambda: self.lost.append(run_id),
         )
 
     async def until(self, reached: Callable[[], bool]) -> None:

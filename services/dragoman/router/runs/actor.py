@@ -38,7 +38,6 @@ from dragoman.router.runs.inputs import (
     Lost,
     ResultStored,
 )
-from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.machine import RunMachine
 from dragoman.router.runs.notices import RunNotices
 from dragoman.router.runs.sessions import RunSession
@@ -50,6 +49,7 @@ from dragoman.router.runs.state import (
     Superseded,
     has_adapter,
 )
+from dragoman.router.storage.ledger import RunLedger
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 from msgspec import Struct, field
@@ -285,7 +285,8 @@ class Run(RunMachine):
                 _write(self, dropped)
                 self._execute(do.StoreResult(Durable(last, data, is_own=True)))
             case do.StoreResult(event):
-                self.ledger.finish(event)
+                self.ledger.over()
+                self.ledger.append(event.sequence, event.data)
                 self.tasks.start(self._await_stored(event, ResultStored(event)), f"end {self.run_id}")
             case do.PublishResult(event):
                 skipped = pb.GAP_REASON_NOT_DURABLE if event.is_own else pb.GAP_REASON_EVICTED

@@ -24,7 +24,6 @@ from dragoman.router.runs.attempts import AttemptScheduler
 from dragoman.router.runs.cancellation import end_orphan
 from dragoman.router.runs.exclusion import TaskExclusion
 from dragoman.router.runs.inputs import LeaseLost, Refused
-from dragoman.router.runs.ledger import RunLedger
 from dragoman.router.runs.sessions import Found, Sessions
 from dragoman.router.runs.spending import Spending
 from dragoman.router.runs.state import (
@@ -213,7 +212,7 @@ class RunRegistry:
 
     def _add(self, run: Run, orphan_after_s: float, stored: StoredRun | None = None) -> Run:
         remark = functools.partial(run.notices.warn, each_time=True)
-        logged = self.run_log.follow(
+        run.ledger = self.run_log.follow(
             run.record,
             lambda: assignment_of(run.state),
             orphan_after_s,
@@ -221,7 +220,6 @@ class RunRegistry:
             lambda: run.send(LeaseLost()),
             stored=stored,
         )
-        run.ledger = RunLedger(self.run_log.writer, logged)
         self._runs[run.run_id] = run
         return run
 

@@ -15,9 +15,11 @@ from dragoman.router.model.stored import RunQuery, StoredRun
 from dragoman.router.model.tasks import nothing
 from dragoman.router.storage.database import StoreError, in_time
 from dragoman.router.storage.leases import LEASE_S, RunOwnership
+from dragoman.router.storage.ledger import RunLedger
+from dragoman.router.storage.logged import LoggedRun, RowState
 from dragoman.router.storage.retention import RetentionPolicy, RetentionTask
 from dragoman.router.storage.store import Store
-from dragoman.router.storage.writer import LoggedRun, Writer
+from dragoman.router.storage.writer import Writer
 from dragoman.v1 import event_pb2, router_pb2
 
 _LISTING_S: Final = 1.0
@@ -100,8 +102,8 @@ class RunLog:
         remark: Callable[[str, str], None],
         lost: Callable[[], None],
         stored: StoredRun | None = None,
-    ) -> LoggedRun:
-        """Begin to store a run.
+    ) -> RunLedger:
+        """Begin to store a run, in place of one with its id.
 
         Args:
             record: the run.
@@ -115,7 +117,10 @@ class RunLog:
         def snapshot() -> StoredRun:
             return self._stored(record, assignment(), orphan_after_s)
 
-        return self.writer.follow(stored or snapshot(), snapshot, remark, lost, is_begun=stored is not None)
+        row, state = stored or snapshot(), RowState.NEW if stored is None else RowState.STORED
+        run = LoggedRun(row, snapshot, remark, lost, state, last=row.logged, logged=row.logged, size=row.size)
+        self.writer.backlog.add(run)
+        return RunLedger(self.writer, run)
 
     async def find(self, run_id: str) -> StoredRun | None:
         """Return a stored run; ``None`` if there is none.
@@ -126,7 +131,7 @@ class RunLog:
         if not is_run_id(run_id):
             return None
         if (ending := self.writer.backlog.find(run_id)) is not None and not self.is_in_memory(run_id):
-            await self.writer.flushed(ending, _LISTING_S)
+            await self.writer.flushed([ending], _LISTING_S)
         # Each before and after: it may be removed, or written, while it is looked for.
         backlog = self.writer.backlog
         never_was, is_unwritten = backlog.is_removing(run_id), backlog.is_writing(run_id)
@@ -146,7 +151,7 @@ class RunLog:
         Raises:
             StoreError: it is not.
         """
-        if self.writer.failing or not await self.writer.flushed_all(_SETTLED_S):
+        if self.writer.failing or not await self.writer.flushed(self.writer.backlog, _SETTLED_S):
             raise StoreError(self.writer.failing or "what has just happened is not written yet")
 
     async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[StoredRun]:
@@ -169,7 +174,7 @@ class RunLog:
             DragomanError: RUN_LOG_UNAVAILABLE.
         """
         if not self.writer.failing:
-            await self.writer.flushed_all(_LISTING_S)
+            await self.writer.flushed(self.writer.backlog, _LISTING_S)
         try:
             return await in_time(self.store.runs(query, before=before, size=size), READ_S)
         except StoreError as error:
@@ -179,10 +184,10 @@ class RunLog:
         """End a run that this router has claimed and does not follow."""
         record = RunRecord.of_stored(stored)
         events = record.end(result, self._clock.time())
-        logged = self.follow(record, lambda: stored.assignment, stored.orphan_after, nothing, nothing, stored)
-        self.writer.over(logged)
+        ledger = self.follow(record, lambda: stored.assignment, stored.orphan_after, nothing, nothing, stored)
+        ledger.over()
         for sequence, data in events:
-            self.writer.backlog.append(logged, sequence, data)
+            ledger.append(sequence, data)
 
     def _stored(self, record: RunRecord, assignment: Assignment, orphan_after_s: float) -> StoredRun:
         pending = [event.input_request for event in record.pending.values()]

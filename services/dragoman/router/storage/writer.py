@@ -5,22 +5,17 @@ they wait longer, and the readers of their runs get a notice. When there are too
 replays show as a gap.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from dragoman.protocol.limits import MIB
-from dragoman.router.model.stored import StoredRun
 from dragoman.router.storage.backlog import Backlog
-from dragoman.router.storage.logged import LoggedRun, RowState
+from dragoman.router.storage.logged import LoggedRun
 from dragoman.router.storage.store import Store
 from dragoman.router.storage.write_loop import WriteLoop
 
-__all__ = ["LoggedRun", "Writer"]
-
 WAITING_BYTES: Final = 32 * MIB
 """The maximum size of the events that wait for the store."""
-STALLED_S: Final = 15.0
-"""How long an event waits for a store that neither writes nor fails: longer than a failure takes."""
 
 
 class Writer:
@@ -41,84 +36,29 @@ class Writer:
         """Why the store fails; empty while it does not."""
         return self._loop.failing
 
-    def follow(
-        self,
-        stored: StoredRun,
-        snapshot: Callable[[], StoredRun],
-        remark: Callable[[str, str], None],
-        lost: Callable[[], None],
-        *,
-        is_begun: bool,
-    ) -> LoggedRun:
-        """Begin to write a run.
+    @property
+    def is_closing(self) -> bool:
+        """Whether what waits is written once more, and nothing after that."""
+        return self._loop.is_closing
 
-        Args:
-            stored: its row in the store, or the one to insert.
-            snapshot: see ``LoggedRun``.
-            remark: as above.
-            lost: as above.
-            is_begun: whether the store has it already.
-        """
-        state = RowState.STORED if is_begun else RowState.NEW
-        at = stored.logged
-        run = LoggedRun(stored, snapshot, remark, lost, state=state, last=at, logged=at, size=stored.size)
-        self.backlog.add(run)
-        return run
+    def remark_failure(self) -> None:
+        """Emit a notice that the store fails in each live run that has none yet."""
+        self._loop.fails(self.failing)
 
-    async def begin(self, run: LoggedRun) -> bool:
-        """Insert a run, before its id is published; False if its id is taken.
-
-        While the store fails the run is inserted later, and whether the id is taken is not known.
-        """
-        self.backlog.changed(run)
-        self.backlog.urge()
-        await self.backlog.written.until(lambda: run.state is not RowState.NEW or bool(self._loop.failing))
-        if run.state is RowState.NEW:
-            self._loop.fails(self._loop.failing)
-        return not run.is_taken
-
-    def remove(self, run: LoggedRun) -> None:
-        """Delete a run that never was, as soon as the store does that: no new run with its id is inserted before."""
-        self.backlog.remove(run)
-        self.backlog.urge()
-
-    async def room(self, run: LoggedRun, sequence: int) -> None:
-        """Wait while many events of this run, or of all, wait for the store, so that their adapters wait too.
-
-        Not while the store fails: then events are dropped, see ``append``, and runs continue, until they are as far
-        ahead of the store as a router may be.
-        """
-        if not run.may_publish(sequence):
-            self.backlog.urge()
-            await self.backlog.written.until(lambda: run.may_publish(sequence))
-
-        def has_room() -> bool:
-            return not self.backlog.is_crowded(run) or bool(self._loop.failing) or self._loop.is_closing
-
-        if has_room():
-            return
-        self.backlog.hurry.set()
-        await self.backlog.written.until(has_room, STALLED_S)
-
-    def over(self, run: LoggedRun) -> None:
-        """Note that only the run's result follows, or nothing; what waits is still written."""
-        run.is_over = True
-        self.backlog.hurry.set()
-        self.backlog.changed(run)
-
-    async def flushed(self, run: LoggedRun, timeout_s: float) -> bool:
-        """Wait until everything of a run up to now is written; False if it is not after ``timeout_s`` seconds.
-
-        Nothing of a run that cannot be stored waits. One that another router has is never written: False at once.
-        """
-        return await self._caught_up([run], timeout_s) and not run.is_taken
-
-    async def flushed_all(self, timeout_s: float) -> bool:
-        """Wait until everything of all runs up to now is written; False if it is not after ``timeout_s`` seconds.
+    async def flushed(self, runs: Iterable[LoggedRun], timeout_s: float) -> bool:
+        """Wait until everything of these runs up to now is written; False if it is not after ``timeout_s`` seconds.
 
         What comes meanwhile is not waited for, as runs that never pause would delay it for ever.
         """
-        return await self._caught_up([run for run in self.backlog if run.is_due], timeout_s)
+        awaited = [(run, run.changes) for run in runs if run.is_due]
+
+        def reached() -> bool:
+            return all(not run.is_due or run.written >= changes for run, changes in awaited)
+
+        if reached():
+            return True
+        self.backlog.urge()
+        return await self.backlog.written.until(reached, timeout_s)
 
     async def run(self) -> None:
         """Write until cancelled, or closed."""
@@ -134,14 +74,3 @@ class Writer:
         self._loop.is_closing = True
         self.backlog.urge()
         self.backlog.written.check()
-
-    async def _caught_up(self, runs: Sequence[LoggedRun], timeout_s: float) -> bool:
-        awaited = [(run, run.changes) for run in runs if run.is_changed]
-
-        def reached() -> bool:
-            return all(not run.is_due or run.written >= changes for run, changes in awaited)
-
-        if reached():
-            return True
-        self.backlog.urge()
-        return await self.backlog.written.until(reached, timeout_s)
