@@ -190,12 +190,12 @@ def test_what_few_processes_need_is_imported_when_it_is_used(module: str, foreig
     assert done.stdout == "[]\n"
 
 
-def test_a_command_starts_its_adapter_before_it_imports_grpc() -> None:
+def test_a_command_starts_its_adapter_before_it_imports_grpc_and_protobuf() -> None:
     """Half of what a command without a router imports comes while its adapter starts."""
     started_by = "dragoman.cli.main, dragoman.cli.commands.run, dragoman.cli.connection.embedded_router"
-    program = f"import sys, {started_by}; print('grpc' in sys.modules)"
+    program = f"import sys, {started_by}; print({{'grpc', 'google.protobuf'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
-    assert done.stdout == "False\n"
+    assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("module", ["guard", "adapter_control"])

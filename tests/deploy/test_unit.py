@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from dragoman.cli.display.summary import EXIT_USAGE
+from dragoman.cli.exit_codes import EXIT_USAGE
 
 UNIT = Path(__file__).parents[2] / "deploy" / "examples" / "dragoman.service"
 IN_A_NAMESPACE = re.compile(r"(Private|Protect|ReadOnly|ReadWrite|Inaccessible|Bind|Root|Temporary|Mount)\w*=")

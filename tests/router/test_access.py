@@ -12,7 +12,7 @@ from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.private import make_token
 from dragoman.router.adapters.launcher import GuardLauncher, _environment
-from dragoman.router.adapters.registry import LaunchSpec
+from dragoman.router.adapters.specs import LaunchSpec
 from dragoman.router.app import Router, RouterConfig
 from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.model.stored import StoredRun

@@ -12,10 +12,11 @@ from dragoman.router.adapters.context import AdapterContext, Timing
 from dragoman.router.adapters.descriptions import DescriptionFolder
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.launcher import GuardLauncher
-from dragoman.router.adapters.registry import AdapterRecord, AdapterRegistry, AdapterSpec
+from dragoman.router.adapters.registry import AdapterRecord, AdapterRegistry
+from dragoman.router.adapters.specs import AdapterSpec, Source
 from dragoman.router.model.ports import Processes
 from dragoman.router.system import SystemClock
-from dragoman.v1 import adapter_pb2, router_pb2
+from dragoman.v1 import adapter_pb2
 
 from tests.sdk.running import travel
 
@@ -26,7 +27,7 @@ class Resting(AdapterBackend):
     """Has one process, which does not serve at first."""
 
     def __init__(self) -> None:
-        spec = AdapterSpec("fake", router_pb2.ADAPTER_SOURCE_ADDRESS)
+        spec = AdapterSpec("fake", Source.ADDRESS)
         context = AdapterContext(
             AdapterRegistry(),
             cast("GuardLauncher", None),

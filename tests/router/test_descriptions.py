@@ -3,6 +3,7 @@
 import errno
 import os
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from dragoman.protocol.errors import Reason
 from dragoman.router.adapters import descriptions
 from dragoman.router.adapters.discovery import entry_point_specs
+from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import router_pb2
 from structlog.testing import capture_logs
@@ -208,6 +210,25 @@ def test_a_package_that_was_changed_is_another(tmp_path: Path, monkeypatch: pyte
     assert descriptions.installed_identity(entry, packages) in identities
     gone = EntryPoint("mine", "nowhere.agent:adapter", "dragoman.adapters")
     assert descriptions.installed_identity(gone, {}) == "", "what cannot be found cannot be known to be the same"
+
+
+def test_the_identity_of_an_installed_adapter_is_found_after_it_may_have_been_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Finding it takes as long as starting a guard."""
+    looked_at: list[str] = []
+
+    def files(source: Path) -> Iterator[str]:
+        looked_at.append(str(source))
+        return iter(())
+
+    monkeypatch.setattr(descriptions, "_files", files)
+    specs = entry_point_specs([EntryPoint("mine", "json:loads", "g")], [])
+    assert looked_at == []
+    record = AdapterRegistry(specs).find("mine")
+    assert record is not None
+    assert record.identity
+    assert len(looked_at) == 1
 
 
 def test_aliases_of_installed_adapters_come_from_their_metadata() -> None:

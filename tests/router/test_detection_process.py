@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from dragoman.router.adapters.registry import LaunchSpec
+from dragoman.router.adapters.specs import LaunchSpec
 from dragoman.router.app import Router
 from dragoman.router.launching import open_launching
 from dragoman.v1 import adapter_pb2 as pb

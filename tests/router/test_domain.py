@@ -13,8 +13,9 @@ from dragoman.protocol.wire import KIND_BY_FIELD
 from dragoman.router.adapters.detection import CachedDetection, FileMark
 from dragoman.router.adapters.detection_file import DetectionFile
 from dragoman.router.adapters.discovery import entry_point_specs
-from dragoman.router.adapters.registry import AdapterRegistry, AdapterSpec, LaunchSpec
+from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.adapters.restart_delay import LONGEST_DELAY_S, STEADY_AFTER_S, RestartDelay
+from dragoman.router.adapters.specs import AdapterSpec, LaunchSpec, Source
 from dragoman.router.api.paging import PAGE_BYTES, fitting, page
 from dragoman.router.model.retention import RetainedRuns
 from dragoman.router.model.run_record import RunRecord, lost_result
@@ -30,11 +31,11 @@ names = st.sampled_from(["a", "b", "c", "d_1", "Bad Name"])
 
 
 def launched(name: str, *aliases: str) -> AdapterSpec:
-    return AdapterSpec(name, router_pb2.ADAPTER_SOURCE_MANIFEST, aliases, LaunchSpec(("x",)))
+    return AdapterSpec(name, Source.MANIFEST, aliases, LaunchSpec(("x",)))
 
 
 def dialed(address: str) -> AdapterSpec:
-    return AdapterSpec(address, router_pb2.ADAPTER_SOURCE_ADDRESS, address=address)
+    return AdapterSpec(address, Source.ADDRESS, address=address)
 
 
 def schema(text: str) -> adapter_pb2.DescribeResponse:

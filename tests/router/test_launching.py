@@ -11,7 +11,7 @@ import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.adapters import launcher
 from dragoman.router.adapters.launcher import LaunchError
-from dragoman.router.adapters.registry import LaunchSpec
+from dragoman.router.adapters.specs import LaunchSpec
 from dragoman.router.app import Router
 from dragoman.router.launching import open_launching
 

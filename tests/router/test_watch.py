@@ -12,7 +12,7 @@ import pytest
 from dragoman.protocol.errors import Reason
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.discovery import FileSource, FileState, Manifests, SocketDirectories
-from dragoman.router.adapters.registry import AdapterSpec
+from dragoman.router.adapters.specs import AdapterSpec, Source
 from dragoman.router.adapters.watch import FileWatch
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
@@ -139,7 +139,7 @@ async def test_the_users_folder_is_noticed_when_it_appears(folder: Path, monkeyp
 class Files:
     """Files as a test wants them; each is an adapter of its name."""
 
-    kind = router_pb2.ADAPTER_SOURCE_MANIFEST
+    kind = Source.MANIFEST
 
     def __init__(self) -> None:
         self.present: dict[Path, FileState] = {}

@@ -15,7 +15,7 @@ from dragoman.router.adapters.discovery import (
     specs_of,
 )
 from dragoman.router.adapters.launcher import GuardLauncher
-from dragoman.router.adapters.registry import AdapterSpec
+from dragoman.router.adapters.specs import AdapterSpec
 from dragoman.router.config import RouterConfig
 from dragoman.router.runtime_dirs import RuntimeDirs, open_runtime_dirs
 from msgspec import Struct

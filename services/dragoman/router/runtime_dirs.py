@@ -8,7 +8,6 @@ user's routers share, so that the next router can clean up after one that was ki
 import contextlib
 import fcntl
 import os
-import secrets
 import shutil
 import signal
 import tempfile
@@ -78,7 +77,7 @@ def _runtime(shared: Path | None) -> Iterator[Path]:
         path = _temporary()
     else:
         remove_stale(shared)
-        path = shared / f"new-{secrets.token_hex(4)}"
+        path = shared / f"new-{os.urandom(4).hex()}"
         path.mkdir(mode=0o700)
     lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

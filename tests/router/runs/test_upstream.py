@@ -10,7 +10,8 @@ import pytest
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.adapters.registry import AdapterRecord, AdapterSpec
+from dragoman.router.adapters.registry import AdapterRecord
+from dragoman.router.adapters.specs import AdapterSpec, Source
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.tasks import Tasks
 from dragoman.router.runs.actor import Run, RunHost
@@ -18,7 +19,7 @@ from dragoman.router.runs.inputs import Accepted, CancelRequested
 from dragoman.router.runs.state import is_over
 from dragoman.router.runs.upstream import ReconnectPolicy, UpstreamStream
 from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import event_pb2, router_pb2
+from dragoman.v1 import event_pb2
 
 from tests.router.runs.unlogged import Unlogged
 from tests.router.test_run import CLOCK
@@ -84,7 +85,7 @@ class Unreachable:
 
 
 def started_at(channel: Unreachable) -> Run:
-    record = AdapterRecord(AdapterSpec("fake", router_pb2.ADAPTER_SOURCE_ADDRESS), 0)
+    record = AdapterRecord(AdapterSpec("fake", Source.ADDRESS), 0)
     backend = cast("AdapterBackend", SimpleNamespace(record=record))
     run = Run(RunRecord(run_id="r", adapter="fake", accepted_at=0.0), backend, RunHost(CLOCK, Tasks()))
     run.ledger = Unlogged()
@@ -116,7 +117,7 @@ def test_a_run_whose_attach_never_reaches_the_adapter_again_is_lost_and_called_o
 async def test_a_run_that_is_cancelled_while_its_assignment_is_stored_never_goes_to_its_adapter() -> None:
     channel, tasks = Unreachable(), Tasks()
     instance = AdapterInstance(cast("AdapterChannel", channel), pb.DescribeResponse(instance_id="i"))
-    record = AdapterRecord(AdapterSpec("fake", router_pb2.ADAPTER_SOURCE_ADDRESS), 0)
+    record = AdapterRecord(AdapterSpec("fake", Source.ADDRESS), 0)
     backend = SimpleNamespace(record=record, use=lambda: contextlib.nullcontext(instance))
     run = Run(RunRecord("r", "fake", 0.0), cast("AdapterBackend", backend), RunHost(CLOCK, tasks))
 

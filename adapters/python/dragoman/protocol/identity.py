@@ -3,8 +3,10 @@
 import os
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from dragoman.v1 import adapter_pb2 as pb
+if TYPE_CHECKING:
+    from dragoman.v1 import adapter_pb2 as pb
 
 __all__ = [
     "RUN_ID_METADATA_KEY",
@@ -89,9 +91,9 @@ class RequestDigests:
         joined = "\0".join(parts).encode("utf-8", "replace")
         return self._hashed(joined) if joined else b""
 
-    def digest(self, request: pb.ExecuteRequest) -> bytes:
+    def digest(self, request: "pb.ExecuteRequest") -> bytes:
         """Return the digest of ``request``; equal for equal requests and one key."""
-        compared = pb.ExecuteRequest()
+        compared = type(request)()
         compared.CopyFrom(request)
         compared.ClearField("relay")
         compared.ClearField("auth_token")

@@ -1,6 +1,6 @@
 """What a command reports when it ends with an error."""
 
-from dragoman.cli.display.summary import EXIT_FAILED
+from dragoman.cli.exit_codes import EXIT_FAILED
 from msgspec import Struct, field
 
 

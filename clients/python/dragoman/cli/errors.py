@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import grpc
-from dragoman.cli.display.summary import EXIT_FAILED, EXIT_USAGE
 from dragoman.cli.display.text import one_line, sanitize, seconds
 from dragoman.cli.error_report import ErrorReport
+from dragoman.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from dragoman.protocol.errors import DragomanError, Reason
 
 _USAGE_STATUSES = frozenset(

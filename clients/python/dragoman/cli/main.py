@@ -5,7 +5,6 @@ and a mistyped name answer at once.
 """
 
 import contextlib
-import difflib
 import errno
 import importlib
 import json
@@ -73,6 +72,8 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib  # noqa: PLC0415 - for mistyped names alone
+
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else " 'dragoman --help' lists the commands."
             raise click.UsageError(f"command {args[0]!r} not found.{hint}", ctx)

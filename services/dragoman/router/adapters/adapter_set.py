@@ -7,9 +7,10 @@ from typing import Any, Final
 from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.context import AdapterContext
-from dragoman.router.adapters.registry import AdapterRecord, AdapterSpec, registered_spec
+from dragoman.router.adapters.registry import AdapterRecord
 from dragoman.router.adapters.remote import RemoteAdapter, RunningAdapter
 from dragoman.router.adapters.service import ServiceAdapter
+from dragoman.router.adapters.specs import AdapterSpec, registered_spec
 from dragoman.router.adapters.supervisor import ProcessSupervisor
 from dragoman.router.model.tasks import first_of
 from dragoman.v1 import router_pb2
@@ -103,7 +104,7 @@ class AdapterSet:
         return [*self._backends.values(), *self._removed]
 
     def _open(self, record: AdapterRecord) -> AdapterBackend:
-        if (kept := self._context.descriptions.load(record.spec.identity)) is not None:
+        if (kept := self._context.descriptions.load(record.identity)) is not None:
             self._registry.restore(record, kept)
         backend = self._backends[record] = _kind(record.spec)(record, self._context)
         return backend

@@ -5,10 +5,8 @@ runs it and the state of its package's files; for a manifest its content and the
 names. An upgrade changes the identity, so that the router asks the adapter again.
 """
 
-import hashlib
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, EntryPoint
@@ -103,6 +101,8 @@ def manifest_identity(content: str, command: Sequence[str], env: Mapping[str, st
         command: its command, with absolute paths.
         env: its variables.
     """
+    import shutil  # noqa: PLC0415 - few routers have manifests, and an adapter may be waited for
+
     program = shutil.which(command[0], path=env.get("PATH"))
     return _digest(["manifest", content, *_marks(word for word in (program or "", *command[1:]) if word)])
 
@@ -129,5 +129,7 @@ def _marks(paths: Iterator[str]) -> Iterator[object]:
 
 
 def _digest(parts: Sequence[object]) -> str:
+    import hashlib  # noqa: PLC0415 - it loads OpenSSL, and an adapter may be waited for
+
     text = json.dumps([_FORMAT, *parts])
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -14,7 +14,8 @@ from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.launcher import LaunchError
-from dragoman.router.adapters.registry import AdapterRecord, LaunchSpec, without_process
+from dragoman.router.adapters.registry import AdapterRecord, without_process
+from dragoman.router.adapters.specs import LaunchSpec
 from dragoman.router.model.tasks import first_of
 
 NAME = "shared-detection"
@@ -75,5 +76,5 @@ class DetectionProcess:
         with contextlib.suppress(DragomanError):  # its own process will say what is wrong with it
             described = await self._channel.describe(timeout_s, adapter=record.type)
             data = without_process(described).SerializeToString()
-            self._context.descriptions.save(record.spec.identity, data)
+            self._context.descriptions.save(record.identity, data)
             self._context.registry.restore(record, data)

@@ -18,12 +18,12 @@ In a **directory of sockets** each Unix socket is an adapter that runs already. 
 files are passed over; ``ListAdapters`` reports what else is there.
 """
 
+import functools
 import json
 import os
 import re
 import stat
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
@@ -33,8 +33,7 @@ import msgspec
 from dragoman.protocol.addresses import AddressError, check_local
 from dragoman.protocol.identity import is_adapter_type
 from dragoman.router.adapters.descriptions import Packages, installed_identity, manifest_identity
-from dragoman.router.adapters.registry import AdapterSpec, LaunchSpec
-from dragoman.v1 import router_pb2
+from dragoman.router.adapters.specs import AdapterSpec, LaunchSpec, Source
 from msgspec import Meta, Struct, field
 
 GROUP = "dragoman.adapters"
@@ -104,12 +103,12 @@ def entry_point_specs(
         by_type.setdefault(alias.value, set()).add(alias.name)
     packages: Packages = {}
     return [
-        _entry_point_spec(entry, tuple(sorted(by_type.get(entry.name, ()))), installed_identity(entry, packages))
+        _entry_point_spec(entry, tuple(sorted(by_type.get(entry.name, ()))), packages)
         for entry in sorted(installed, key=lambda one: one.name)
     ]
 
 
-def _entry_point_spec(entry: EntryPoint, aliases: tuple[str, ...], identity: str) -> AdapterSpec:
+def _entry_point_spec(entry: EntryPoint, aliases: tuple[str, ...], packages: Packages) -> AdapterSpec:
     name = entry.name
     problem = (
         "" if is_adapter_type(name) else "the name of its entry point is not a valid adapter type: [a-z][a-z0-9_]*"
@@ -117,13 +116,13 @@ def _entry_point_spec(entry: EntryPoint, aliases: tuple[str, ...], identity: str
     reference = f"{entry.module}:{entry.attr}"
     return AdapterSpec(
         name,
-        router_pb2.ADAPTER_SOURCE_ENTRY_POINT,
+        Source.ENTRY_POINT,
         aliases,
         LaunchSpec(_SERVE, {ADAPTER_VARIABLE: reference}),
         problem=problem,
         # Others must not be able to disturb each other, or these.
         reference=reference if reference.startswith(_OURS) and not problem else "",
-        identity=identity,
+        identity=functools.partial(installed_identity, entry, packages),
     )
 
 
@@ -141,7 +140,7 @@ class Manifests:
         user_folder: one more folder, which need not exist.
     """
 
-    kind = router_pb2.ADAPTER_SOURCE_MANIFEST
+    kind = Source.MANIFEST
 
     def __init__(self, paths: Iterable[Path], user_folder: Path | None = None) -> None:
         self._paths = [path.absolute() for path in paths]
@@ -187,7 +186,7 @@ class SocketDirectories:
         paths: the directories, which need not exist yet.
     """
 
-    kind = router_pb2.ADAPTER_SOURCE_SOCKET_DIRECTORY
+    kind = Source.SOCKET_DIRECTORY
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._paths = [path.absolute() for path in paths]
@@ -242,6 +241,8 @@ def _mark(path: Path) -> FileState | None:
 
 
 def _read(path: Path) -> _Manifest:
+    import tomllib  # noqa: PLC0415 - few routers have manifests, and an adapter may be waited for
+
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_MANIFEST:
@@ -282,7 +283,7 @@ def address_specs(addresses: Iterable[str]) -> list[AdapterSpec]:
 
 
 def _address_spec(text: str) -> AdapterSpec:
-    source = router_pb2.ADAPTER_SOURCE_ADDRESS
+    source = Source.ADDRESS
     try:
         address = str(check_local(text))
     except AddressError as error:

@@ -15,7 +15,7 @@ from dragoman.guard.launch import AdapterOptions, adapter_guard, guard_command
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import ROUTER_VARIABLE, TOKEN_VARIABLE, check_socket_path
-from dragoman.router.adapters.registry import LaunchSpec
+from dragoman.router.adapters.specs import LaunchSpec
 from msgspec import Struct
 
 LISTEN_VARIABLE = "DRAGOMAN_LISTEN"

@@ -13,8 +13,9 @@ from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.context import AdapterContext
-from dragoman.router.adapters.registry import AdapterRecord, registered_spec
+from dragoman.router.adapters.registry import AdapterRecord
 from dragoman.router.adapters.remote import RemoteAdapter
+from dragoman.router.adapters.specs import registered_spec
 from dragoman.router.model.tasks import first_of
 from dragoman.v1 import adapter_pb2
 from msgspec import Struct

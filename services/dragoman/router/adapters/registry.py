@@ -13,9 +13,10 @@ An adapter that is removed gives its names back, and those that were rejected be
 import itertools
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from dragoman.protocol.identity import is_adapter_type, near_names
+from dragoman.router.adapters.specs import AdapterSpec, Source
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 from google.protobuf.message import DecodeError
 from msgspec import Struct, field
@@ -24,14 +25,6 @@ MIN_REVISION = 1
 """The oldest revision of the protocol that this router can use."""
 
 _LONGEST_ALIAS = 128
-_SOURCES = {
-    router_pb2.ADAPTER_SOURCE_ENTRY_POINT: "entry point",
-    router_pb2.ADAPTER_SOURCE_MANIFEST: "manifest",
-    router_pb2.ADAPTER_SOURCE_ADDRESS: "address",
-    router_pb2.ADAPTER_SOURCE_SOCKET_DIRECTORY: "socket",
-    router_pb2.ADAPTER_SOURCE_REGISTRATION: "registration",
-    router_pb2.ADAPTER_SOURCE_KUBERNETES: "Kubernetes Service",
-}
 
 
 class Refusal(Struct, frozen=True):
@@ -40,42 +33,6 @@ class Refusal(Struct, frozen=True):
     reason: str
     """The name of the ``Reason``; its module is not imported here, as that imports gRPC."""
     message: str
-
-
-class LaunchSpec(Struct, frozen=True):
-    """How an adapter is started."""
-
-    command: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Variables that override those of the router."""
-
-
-class AdapterSpec(Struct, frozen=True):
-    """One adapter, as it was configured."""
-
-    name: str
-    """The type; for an address the address."""
-    source: router_pb2.AdapterSource.ValueType
-    aliases: tuple[str, ...] = ()
-    launch: LaunchSpec | None = None
-    address: str = ""
-    """Its address; empty for a launched adapter."""
-    origin: str = ""
-    """Where this specification comes from, for people: the path of a manifest or a socket directory."""
-    file: str = ""
-    """The path of the file that it was read from, or of the socket that was found; empty if there is none."""
-    inode: int = 0
-    """Of the socket that was found: another one at the same path is another adapter."""
-    problem: str = ""
-    """Why it is unusable; empty if it is usable."""
-    reference: str = ""
-    """Its object, ``module:attribute``, if it may be detected in one process with others. Else empty."""
-    identity: str = ""
-    """The key of its cached description, which changes with each upgrade. Empty: its description is not cached."""
-    server_name: str = ""
-    """The name that certificates at its address are for; empty for the host of the address."""
-    has_endpoints: bool = False
-    """Whether several processes may serve it, at addresses that come and go; see ``Endpoint``."""
 
 
 class Endpoint(Struct, frozen=True):
@@ -92,17 +49,14 @@ class Endpoint(Struct, frozen=True):
     """Why no new runs may; empty if they may."""
 
 
-def registered_spec(address: str) -> AdapterSpec:
-    """Return the specification of an adapter that has announced itself at an address."""
-    return AdapterSpec(address, router_pb2.ADAPTER_SOURCE_REGISTRATION, address=address)
-
-
 class AdapterRecord(Struct, eq=False):
     """The present state of one adapter."""
 
     spec: AdapterSpec
     number: int
     """Its position in the configuration."""
+    identity: str = ""
+    """The key of its cached description; empty if that is not cached."""
     state: router_pb2.AdapterState.ValueType = router_pb2.ADAPTER_STATE_IDLE
     reason: str = ""
     description: adapter_pb2.DescribeResponse | None = None
@@ -135,7 +89,7 @@ class AdapterRecord(Struct, eq=False):
     @property
     def is_registered(self) -> bool:
         """Whether it has announced itself."""
-        return self.spec.source == router_pb2.ADAPTER_SOURCE_REGISTRATION
+        return self.spec.source is Source.REGISTRATION
 
     def declares(self, feature: event_pb2.Feature.ValueType) -> bool:
         """Return whether it is known to declare a feature."""
@@ -156,7 +110,7 @@ class AdapterRecord(Struct, eq=False):
         entry = router_pb2.AdapterEntry(
             adapter=self.type,
             state=self.state,
-            source=self.spec.source,
+            source=router_pb2.AdapterSource.Value(f"ADAPTER_SOURCE_{self.spec.source.name}"),
             address=self.address,
             reason=self.reason,
             description=self.description,
@@ -193,7 +147,8 @@ class AdapterRegistry:
 
     def add(self, spec: AdapterSpec) -> AdapterRecord:
         """Add an adapter; its state says whether it was rejected."""
-        record = AdapterRecord(spec, next(self._numbers), address=spec.address)
+        identity = spec.identity if isinstance(spec.identity, str) else spec.identity()
+        record = AdapterRecord(spec, next(self._numbers), address=spec.address, identity=identity)
         self._records.append(record)
         if spec.problem:
             record.reject(spec.problem)
@@ -357,6 +312,5 @@ def _schema_problem(text: str) -> str:
 
 
 def _where(spec: AdapterSpec) -> str:
-    kind = _SOURCES.get(spec.source, "other source")
     where = spec.address or spec.origin
-    return f"{kind} {where}" if where else kind
+    return f"{spec.source.value} {where}" if where else spec.source.value

@@ -12,8 +12,9 @@ from dragoman.router.adapters.channel import AdapterChannel, unavailable
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.health import NOT_SERVING, HealthWatch, introduction
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.adapters.registry import AdapterRecord, AdapterSpec
+from dragoman.router.adapters.registry import AdapterRecord
 from dragoman.router.adapters.restart_delay import LONGEST_DELAY_S, RestartDelay
+from dragoman.router.adapters.specs import AdapterSpec, Source
 from dragoman.router.model.ports import Processes
 from dragoman.router.model.tasks import first_of
 from dragoman.v1 import adapter_pb2, router_pb2
@@ -249,7 +250,7 @@ async def _is_one(channel: AdapterChannel, spec: AdapterSpec, instance_id: str) 
 
 
 def _unreachable(spec: AdapterSpec) -> str:
-    is_found = spec.source == router_pb2.ADAPTER_SOURCE_SOCKET_DIRECTORY
+    is_found = spec.source is Source.SOCKET_DIRECTORY
     return f"is unreachable at {spec.address}{'; if its adapter has ended, remove the socket' if is_found else ''}"
 
 

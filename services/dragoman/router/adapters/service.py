@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dragoman.protocol.errors import DragomanError
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.adapters.registry import AdapterRecord, AdapterSpec, Endpoint
+from dragoman.router.adapters.registry import AdapterRecord, Endpoint
 from dragoman.router.adapters.remote import RemoteAdapter, RunningAdapter
+from dragoman.router.adapters.specs import AdapterSpec
 from dragoman.router.model.tasks import Conditions
 from dragoman.v1 import adapter_pb2, router_pb2
 

@@ -182,7 +182,7 @@ class ProcessSupervisor(AdapterBackend):
             return ""
         rejection = self._context.registry.describe(self.record, description)
         if not rejection:
-            identity, data = self.record.spec.identity, without_process(description).SerializeToString()
+            identity, data = self.record.identity, without_process(description).SerializeToString()
             if self._context.descriptions.load(identity) != data:
                 self._context.descriptions.save(identity, data)
             launched = process.launched

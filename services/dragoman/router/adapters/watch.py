@@ -12,7 +12,7 @@ from typing import Final
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.discovery import FileSource, FileState
-from dragoman.router.adapters.registry import AdapterSpec
+from dragoman.router.adapters.specs import AdapterSpec
 
 _LOOK_S: Final = 1.0
 

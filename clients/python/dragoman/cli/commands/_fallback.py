@@ -1,16 +1,17 @@
 """Options of ``dragoman run`` about fallback adapters and about admission at the first one."""
 
 import json
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import click
 from dragoman.cli.commands._options import Seconds, option
 from dragoman.protocol.identity import near_names
 from dragoman.protocol.limits import LONGEST_WAIT_S
-from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import event_pb2
-from google.protobuf import json_format
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from dragoman.v1 import adapter_pb2 as pb
+    from dragoman.v1 import event_pb2
 
 _PREFIX: Final = "FAILURE_KIND_"
 _DEFAULT_KINDS: Final = (
@@ -69,7 +70,7 @@ class FallbackOptions(Struct, frozen=True):
         option("--run-token-audience", "Claim 'aud' of that token. Default: dragoman, the router.", "AUDIENCE"),
     ] = None
 
-    def put(self, request: pb.ExecuteRequest) -> None:
+    def put(self, request: "pb.ExecuteRequest") -> None:
         """Write the options into a request; what was not given is left out.
 
         Raises:
@@ -83,6 +84,8 @@ class FallbackOptions(Struct, frozen=True):
         elif self.fallback_on is not None:
             raise click.UsageError("--fallback-on has no effect without --fallback; name the fallback adapters")
         if self.fallback_config is not None:
+            from google.protobuf import json_format  # noqa: PLC0415 - an adapter may wait to be started
+
             try:
                 json_format.ParseDict({"configs": json.loads(self.fallback_config)}, request.fallback)
             except (ValueError, RecursionError, json_format.ParseError) as error:
@@ -106,7 +109,9 @@ def _items(text: str, name: str) -> list[str]:
     return items
 
 
-def _kind(name: str) -> event_pb2.FailureKind.ValueType:
+def _kind(name: str) -> "event_pb2.FailureKind.ValueType":
+    from dragoman.v1 import event_pb2  # noqa: PLC0415 - as above
+
     known = {full.removeprefix(_PREFIX): full for full in event_pb2.FailureKind.keys()[1:]}
     kind = name.upper().replace("-", "_").removeprefix(_PREFIX)
     if kind not in known:

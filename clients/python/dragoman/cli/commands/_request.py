@@ -1,17 +1,16 @@
 """The options of ``dragoman run``, and the request that is made of them."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import click
-from dragoman.cli import budgets, values
-from dragoman.cli.commands._attachments import attachments
+from dragoman.cli import values
 from dragoman.cli.commands._fallback import FallbackOptions
 from dragoman.cli.commands._options import Seconds, SetupOptions, option, text
-from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import event_pb2
 from msgspec import Struct
 
-_INTERACTIVE = frozenset({event_pb2.FEATURE_PERMISSION_REQUESTS, event_pb2.FEATURE_INPUT_REQUESTS})
+if TYPE_CHECKING:
+    from dragoman.v1 import adapter_pb2 as pb
+    from dragoman.v1 import event_pb2
 
 
 class LimitOptions(Struct, frozen=True):
@@ -38,10 +37,23 @@ class LimitOptions(Struct, frozen=True):
         ),
     ]
 
-    def put(self, request: pb.ExecuteRequest) -> None:
+    def caps(self) -> "event_pb2.Budget | None":
+        """Return the budget, if one was given.
+
+        Raises:
+            click.BadParameter: it is malformed.
+        """
+        if not self.budget:
+            return None
+        from dragoman.cli.budgets import budget  # noqa: PLC0415 - protobuf, and an adapter may wait to be started
+
+        return budget(self.budget)
+
+    def put(self, request: "pb.ExecuteRequest") -> None:
         """Write the limits that were given into a request."""
-        if self.budget:
-            request.limits.budget.CopyFrom(budgets.budget(self.budget))
+        caps = self.caps()
+        if caps is not None:
+            request.limits.budget.CopyFrom(caps)
         limits = {"wall": self.timeout, "idle": self.idle_timeout, "tool_call": self.tool_timeout}
         for name, seconds in limits.items():
             if seconds is not None:
@@ -68,7 +80,7 @@ class SessionOptions(Struct, frozen=True):
         if self.fork and (self.fresh or not (self.resume or self.task)):
             raise click.UsageError("--fork needs a session to copy: give --task or --resume, without --fresh")
 
-    def put(self, request: pb.ExecuteRequest) -> None:
+    def put(self, request: "pb.ExecuteRequest") -> None:
         """Write the session that is to be resumed into a request."""
         request.task_key = self.task
         if self.agent:
@@ -93,8 +105,10 @@ class PermissionOptions(Struct, frozen=True):
         bool, option("--dangerously-allow-all", "Allow everything without asking. Dangerous.")
     ]
 
-    def put(self, request: pb.ExecuteRequest, *, interactive: bool) -> None:
+    def put(self, request: "pb.ExecuteRequest", *, interactive: bool) -> None:
         """Write the permissions into a request, unless there are none."""
+        from dragoman.v1 import event_pb2  # noqa: PLC0415 - as above
+
         # The first rule that matches decides, so that what is denied stays denied.
         rules = [
             event_pb2.PermissionRule(decision=decision, tool_name=tool)
@@ -150,11 +164,11 @@ class RunOptions(Struct, frozen=True):
             raise click.UsageError("Missing PROMPT; '-' reads standard input.")
         self.setup.env()
         values.labels(self.label_pairs)
-        budgets.budget(self.limits.budget)
+        self.limits.caps()
 
     def request(
-        self, adapter: str, prompt: str | None, described: pb.DescribeResponse, *, interactive: bool
-    ) -> pb.ExecuteRequest:
+        self, adapter: str, prompt: str | None, described: "pb.DescribeResponse", *, interactive: bool
+    ) -> "pb.ExecuteRequest":
         """Return the request for one run.
 
         What was not given is left out, except for a working directory and for interactive permissions where the
@@ -170,8 +184,10 @@ class RunOptions(Struct, frozen=True):
             DragomanError: a setting has no JSON form.
             click.UsageError: the current directory does not exist any more, or an option is malformed.
         """
-        # It imports gRPC, and this module is imported before an adapter is started.
+        # They import gRPC and protobuf, and this module is imported before an adapter is started.
+        from dragoman.cli.commands._attachments import attachments  # noqa: PLC0415
         from dragoman.client import execute_request  # noqa: PLC0415
+        from dragoman.v1 import event_pb2  # noqa: PLC0415
 
         features = {item.feature for item in described.capabilities.items}
         config = self.setup.config(described.config_schema_json)
@@ -196,7 +212,8 @@ class RunOptions(Struct, frozen=True):
         request.labels.update(values.labels(self.label_pairs))
         self.limits.put(request)
         self.session.put(request)
-        asks = bool(features & _INTERACTIVE) or request.limits.budget.ask
+        asks = not features.isdisjoint({event_pb2.FEATURE_PERMISSION_REQUESTS, event_pb2.FEATURE_INPUT_REQUESTS})
+        asks = asks or request.limits.budget.ask
         self.permissions.put(request, interactive=interactive and asks)
         self.fallback.put(request)
         return request

@@ -11,10 +11,10 @@ from dragoman.cli.commands._options import json_option, router_option
 from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display.printing import print_json, print_json_lines, print_lines
 from dragoman.cli.display.style import Segment
-from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from dragoman.cli.display.table import table
 from dragoman.cli.display.text import one_line
 from dragoman.cli.error_report import ErrorReport
+from dragoman.cli.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from dragoman.v1 import router_pb2
 
 if TYPE_CHECKING:

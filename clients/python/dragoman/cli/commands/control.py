@@ -10,8 +10,9 @@ from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display.changes import change_lines
 from dragoman.cli.display.printing import print_json, print_lines
 from dragoman.cli.display.style import Segment
-from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK, is_confirmed_dead, processes
+from dragoman.cli.display.summary import is_confirmed_dead, processes
 from dragoman.cli.display.text import enum_label, one_line
+from dragoman.cli.exit_codes import EXIT_FAILED, EXIT_OK
 from dragoman.client import Client
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import new_input_id

@@ -13,10 +13,10 @@ from dragoman.cli.display import detections
 from dragoman.cli.display.printing import print_json, print_json_lines, print_lines
 from dragoman.cli.display.slow_notice import slow_notice
 from dragoman.cli.display.style import Segment, Style
-from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK
 from dragoman.cli.display.table import table
 from dragoman.cli.display.text import enum_label, one_line, sanitize, seconds
 from dragoman.cli.error_report import ErrorReport
+from dragoman.cli.exit_codes import EXIT_FAILED, EXIT_OK
 from dragoman.client import Client
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 from dragoman.v1 import adapter_pb2 as pb

@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 from dragoman.cli.command_error import CommandError
-from dragoman.cli.display.summary import EXIT_USAGE
 from dragoman.cli.error_report import ErrorReport
+from dragoman.cli.exit_codes import EXIT_USAGE
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}")

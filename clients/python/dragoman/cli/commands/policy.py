@@ -6,9 +6,9 @@ from typing import TextIO
 
 import click
 from dragoman.cli.command_error import CommandError
-from dragoman.cli.display.summary import EXIT_OK, EXIT_USAGE
 from dragoman.cli.error_report import ErrorReport
 from dragoman.cli.errors import error_report
+from dragoman.cli.exit_codes import EXIT_OK, EXIT_USAGE
 from dragoman.v1 import adapter_pb2
 from google.protobuf import json_format
 

@@ -10,18 +10,18 @@ from dragoman.cli.commands._options import adapter_option, json_option, option, 
 from dragoman.cli.commands._request import RunOptions
 from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display.slow_notice import slow_notice
-from dragoman.cli.display.summary import EXIT_OK, exit_code
 from dragoman.cli.display.text import one_line
+from dragoman.cli.exit_codes import EXIT_OK
 from dragoman.protocol.addresses import is_served
 from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
 from dragoman.protocol.private import default_address
-from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import event_pb2, router_pb2
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from dragoman.cli.display.screen import Screen
     from dragoman.client import Client, RunStream
-from msgspec import Struct
+    from dragoman.v1 import adapter_pb2 as pb
+    from dragoman.v1 import router_pb2
 
 _FIRST_EVENT_S: Final = 2.0
 """Upper bound for reading the first event of a run that is shown from a later one on."""
@@ -76,9 +76,10 @@ def run_command(
         prompt = _standard_input()
 
     async def work(client: "Client") -> int:
-        # They import gRPC; the adapter starts meanwhile.
+        # They import gRPC and protobuf; the adapter starts meanwhile.
         from dragoman.cli.display.screen import Screen  # noqa: PLC0415
         from dragoman.cli.interaction.run_view import RunView, is_interactive  # noqa: PLC0415
+        from dragoman.v1 import adapter_pb2 as pb  # noqa: PLC0415
 
         agent = await _stored_agent(client, adapter[1:], options.session.task) if adapter.startswith("@") else None
         used = adapter if agent is None else agent.adapter
@@ -107,9 +108,10 @@ def run_command(
     return run_connected(router, work, adapter="" if adapter.startswith("@") else adapter, debug=view.debug)
 
 
-async def _stored_agent(client: "Client", name: str, task: str) -> router_pb2.StoredAgent:
+async def _stored_agent(client: "Client", name: str, task: str) -> "router_pb2.StoredAgent":
     """Return a stored agent, without a name the active one of a task; an empty one if the caller may not see it."""
     from dragoman.client import DragomanError, Reason  # noqa: PLC0415 - as above
+    from dragoman.v1 import router_pb2  # noqa: PLC0415 - as above
 
     try:
         return await client.get_agent(name, task_key="" if name else task)
@@ -119,7 +121,7 @@ async def _stored_agent(client: "Client", name: str, task: str) -> router_pb2.St
     return router_pb2.StoredAgent()
 
 
-def _name_agent(request: pb.ExecuteRequest, name: str, agent: router_pb2.StoredAgent, *, has_cwd: bool) -> None:
+def _name_agent(request: "pb.ExecuteRequest", name: str, agent: "router_pb2.StoredAgent", *, has_cwd: bool) -> None:
     """Have a request name a stored agent, or only its task; the agent decides where it works unless the user does."""
     request.agent_name = name
     request.ClearField("adapter")
@@ -139,8 +141,10 @@ async def _show_changes(client: "Client", run_id: str, *, as_json: bool, with_di
         print_lines(change_lines(changes, with_diffs=with_diffs))
 
 
-async def _detached(client: "Client", request: pb.ExecuteRequest) -> int:
+async def _detached(client: "Client", request: "pb.ExecuteRequest") -> int:
     """Start a run, print its ID, and leave it; no client needs to attach for a day."""
+    from dragoman.cli.display.summary import exit_code  # noqa: PLC0415 - as above
+
     stream = client.execute(request)
     try:
         await _until_started(stream)
@@ -158,6 +162,8 @@ async def _detached(client: "Client", request: pb.ExecuteRequest) -> int:
 
 
 async def _until_started(stream: "RunStream") -> None:
+    from dragoman.v1 import event_pb2  # noqa: PLC0415 - as above
+
     async with stream:
         async for event in stream:
             if event.HasField("started"):

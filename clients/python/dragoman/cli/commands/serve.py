@@ -13,9 +13,9 @@ from dragoman.cli.commands._options import Seconds, json_option, option, with_op
 from dragoman.cli.commands.new_adapter import adapter_new_command
 from dragoman.cli.display.printing import print_json, print_lines
 from dragoman.cli.display.style import Segment
-from dragoman.cli.display.summary import EXIT_USAGE
 from dragoman.cli.display.text import one_line
 from dragoman.cli.error_report import ErrorReport
+from dragoman.cli.exit_codes import EXIT_USAGE
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.identity import near_names
 from dragoman.protocol.logs import LogFormat

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 from dragoman.cli.display.printing import print_lines
 from dragoman.cli.display.style import Segment
-from dragoman.cli.display.summary import EXIT_FAILED, EXIT_OK
 from dragoman.cli.display.text import one_line
+from dragoman.cli.exit_codes import EXIT_FAILED, EXIT_OK
 
 
 @click.group("webhook")

@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.cli.command_error import CommandError
-from dragoman.cli.display import detections
-from dragoman.cli.display.printing import print_lines
-from dragoman.cli.display.summary import EXIT_FAILED, EXIT_USAGE
 from dragoman.cli.error_report import ErrorReport
+from dragoman.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from dragoman.protocol.addresses import AddressError, parse_address
 from dragoman.protocol.logs import configure_logs
 from dragoman.router.config import RouterConfig
-from dragoman.router.launching import open_launching
-from dragoman.router.storage.database import StoreError
-from dragoman.v1 import adapter_pb2
+from dragoman.router.launching import Launching, open_launching
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from dragoman.protocol.errors import DragomanError
     from dragoman.router.api.webhooks import SignedWebhook
+    from dragoman.router.app import Router
+    from dragoman.router.storage.database import StoreError
+    from dragoman.v1 import adapter_pb2
 
 __all__ = ["RouterConfig", "embedded_router", "policy_objections", "serve", "try_webhooks"]
 
@@ -48,20 +48,32 @@ async def embedded_router(*, adapter: str = "", debug: bool = False) -> AsyncIte
     configure_logs("console", level="info" if debug else "critical")
     async with contextlib.AsyncExitStack() as stack:
         try:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-", dir=_short_directory()))
-            config = RouterConfig(listen=(f"unix:{folder}/router.sock",), embedded=True, secrets=_secrets())
+            config = RouterConfig(embedded=True, secrets=_secrets())
             launching = await stack.enter_async_context(open_launching(config))
             await launching.prepare(adapter)
-            from dragoman.router.app import Router  # noqa: PLC0415 - the adapter starts meanwhile
-
-            router = await stack.enter_async_context(Router(config, launching))
+            # Everything else comes while the adapter starts.
+            router = await stack.enter_async_context(_router(config, launching))
         except AddressError as error:
             raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
         except OSError as error:
             raise CommandError(_no_directory(error)) from error
-        except StoreError as error:
-            raise CommandError(_no_log(error)) from error
         yield router.addresses[0]
+
+
+@contextlib.asynccontextmanager
+async def _router(config: RouterConfig, launching: Launching) -> "AsyncIterator[Router]":
+    """Run a router on a private socket."""
+    from dragoman.router.app import Router  # noqa: PLC0415 - the adapter starts meanwhile
+    from dragoman.router.storage.database import StoreError  # noqa: PLC0415 - as above
+
+    with tempfile.TemporaryDirectory(prefix="dragoman-", dir=_short_directory()) as folder:
+        router = Router(replace(config, listen=(f"unix:{folder}/router.sock",)), launching)
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(router)
+            except StoreError as error:
+                raise CommandError(_no_log(error)) from error
+            yield router
 
 
 def _secrets() -> Path | None:
@@ -78,7 +90,7 @@ def _no_directory(error: OSError) -> ErrorReport:
     )
 
 
-def _no_log(error: StoreError, run_log: str = "") -> ErrorReport:
+def _no_log(error: "StoreError", run_log: str = "") -> ErrorReport:
     hint = "set XDG_STATE_HOME to another directory, or give 'dragoman serve' another --run-log or --state-dir"
     if "full" in str(error):
         hint = f"free disk space, or {hint}"
@@ -105,6 +117,7 @@ def serve(config: RouterConfig) -> None:
         OSError: standard output cannot be written.
     """
     from dragoman.router.app import run_router  # noqa: PLC0415 - the larger part of the router; see above
+    from dragoman.router.storage.database import StoreError  # noqa: PLC0415 - as above
 
     if config.policy is not None:
         policy_objections(config.policy, None)
@@ -132,9 +145,12 @@ def _is_for_people(config: RouterConfig) -> bool:
     return config.log_format == "console" or (config.log_format == "auto" and sys.stderr.isatty())
 
 
-def _report(found: Sequence[adapter_pb2.Detection]) -> None:
+def _report(found: "Sequence[adapter_pb2.Detection]") -> None:
+    from dragoman.cli.display.detections import report  # noqa: PLC0415 - protobuf; see above
+    from dragoman.cli.display.printing import print_lines  # noqa: PLC0415 - as above
+
     with contextlib.suppress(OSError):  # standard error is closed
-        print_lines(detections.report(found), stream=sys.stderr)
+        print_lines(report(found), stream=sys.stderr)
 
 
 def _announce(addresses: Sequence[str]) -> None:
@@ -173,7 +189,7 @@ def _read_webhooks(file: Path) -> "Sequence[SignedWebhook]":
         raise CommandError(ErrorReport(f"webhooks {file}: {error}", hint=hint, exit_code=EXIT_USAGE)) from error
 
 
-def policy_objections(file: Path, request: adapter_pb2.ExecuteRequest | None) -> "DragomanError | None":
+def policy_objections(file: Path, request: "adapter_pb2.ExecuteRequest | None") -> "DragomanError | None":
     """Return why a router with this policy would deny a request; ``None`` if it would not, or there is no request.
 
     Raises:

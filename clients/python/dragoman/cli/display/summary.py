@@ -4,15 +4,10 @@ from typing import Literal
 
 from dragoman.cli.display.style import Style
 from dragoman.cli.display.text import UNKNOWN, count, enum_label, money, one_line, span
+from dragoman.cli.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_OK
 from dragoman.v1 import event_pb2 as pb
 
 _Field = Literal["input", "output", "cache_read", "cache_write"]
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_CANCELLED = 130
-"""The exit code that shells report for a program that was interrupted."""
 
 
 def exit_code(result: pb.Result) -> int:

@@ -4,10 +4,12 @@ import itertools
 import re
 import unicodedata
 from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
 
-from dragoman.v1 import event_pb2 as pb
-from google.protobuf import duration_pb2
-from google.protobuf.descriptor import EnumDescriptor
+if TYPE_CHECKING:
+    from dragoman.v1 import event_pb2 as pb
+    from google.protobuf import duration_pb2
+    from google.protobuf.descriptor import EnumDescriptor
 
 UNKNOWN = "unknown"
 
@@ -63,7 +65,7 @@ def fit(text: str, room: int) -> str:
     return text[: max((length for length, _end in fitting), default=0)] + "…"
 
 
-def enum_label(names: EnumDescriptor, value: int, prefix: str) -> str:
+def enum_label(names: "EnumDescriptor", value: int, prefix: str) -> str:
     """Return the label of an enum's value, e.g. ``timed out``; values of later revisions by their number."""
     name = names.values_by_number.get(value)
     if name is None:
@@ -88,12 +90,12 @@ def seconds(value: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def span(message: duration_pb2.Duration) -> str:
+def span(message: "duration_pb2.Duration") -> str:
     """Return a protobuf duration, as `seconds` does."""
     return seconds(message.ToNanoseconds() / 1e9)
 
 
-def money(cost: pb.Cost) -> str:
+def money(cost: "pb.Cost") -> str:
     """Return an amount of money, e.g. ``$0.0026``; computed amounts are marked with ``~``."""
     try:
         amount = Decimal(cost.amount)
@@ -101,6 +103,8 @@ def money(cost: pb.Cost) -> str:
             return UNKNOWN
     except InvalidOperation:
         return UNKNOWN
+    from dragoman.v1 import event_pb2 as pb  # noqa: PLC0415 - few texts are about money, and an adapter may wait
+
     digits = 2 if amount == 0 or abs(amount) >= 1 else max(4, 1 - amount.adjusted())
     text = f"{amount:,.{min(digits, 12)}f}"
     about = "~" if cost.basis == pb.COST_BASIS_COMPUTED else ""

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from dragoman.cli.display.screen import Screen
 from dragoman.cli.display.style import Style
 from dragoman.cli.display.summary import (
-    EXIT_CANCELLED,
-    EXIT_FAILED,
     exit_code,
     has_unconfirmed_processes,
     processes,
 )
 from dragoman.cli.display.text import one_line
 from dragoman.cli.errors import as_text, error_report, is_unreachable
+from dragoman.cli.exit_codes import EXIT_CANCELLED, EXIT_FAILED
 from dragoman.cli.interaction.questions import Prompter
 from dragoman.cli.interaction.terminal import LineReader
 from dragoman.cli.interaction.typed import TypedInputs, typed_mode

@@ -8,10 +8,9 @@ from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.kubernetes.api import ApiAccess, ApiError, ApiSession, open_session
 from dragoman.router.adapters.kubernetes.slices import Event, HeldTable, ServiceName, SliceTable
-from dragoman.router.adapters.registry import AdapterSpec
 from dragoman.router.adapters.service import ServiceAdapter
+from dragoman.router.adapters.specs import AdapterSpec, Source
 from dragoman.router.model.ports import Clock
-from dragoman.v1 import router_pb2
 
 HOLD_S: Final = 30.0
 """For how long the last endpoints of a Service are held after they have vanished."""
@@ -110,7 +109,7 @@ def service_spec(name: ServiceName) -> AdapterSpec:
     """Return the adapter of a Service; its type is known once one of its pods was reached."""
     return AdapterSpec(
         str(name),
-        router_pb2.ADAPTER_SOURCE_KUBERNETES,
+        Source.KUBERNETES,
         origin=f"Service {name}",
         server_name=name.dns_name,
         has_endpoints=True,
