@@ -83,7 +83,7 @@ ISSUER: Final = "https://kubernetes.default.svc"
 """Of the tokens of accounts."""
 CALLER: Final = "caller"
 """An account that may start runs."""
-_TRUST: Final = f"""
+TRUST: Final = f"""
 [[identities]]
 uri = "{READER}"
 scopes = ["read"]
@@ -173,6 +173,11 @@ def tokens_secret(tokens: bytes) -> dict[str, Any]:
     return _secret("dragoman-tokens", {"tokens.json": tokens})
 
 
+def trust_secret(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the secret with the trust file and those that it names."""
+    return _secret("dragoman-trust", files)
+
+
 @pytest.fixture(scope="session")
 def outside(node: Node, authority: Authority) -> Iterator[Files]:
     """A caller outside: its certificate, its token. The secrets, PostgreSQL and the model are there."""
@@ -194,7 +199,7 @@ def outside(node: Node, authority: Authority) -> Iterator[Files]:
         _secret("dragoman-token", {"token": token.encode()}),
         _secret("dragoman-postgresql", {"url": url.encode()}),
         tokens_secret(b'{"tokens": []}'),
-        _secret("dragoman-trust", {"trust.toml": _TRUST.encode(), "cluster.json": keys.encode(), "run.key": run_key}),
+        trust_secret({"trust.toml": TRUST.encode(), "cluster.json": keys.encode(), "run.key": run_key}),
         _secret("dragoman-webhooks", {"webhooks.toml": _HOOKS.encode(), "outside.key": hook_key}),
         _secret("dragoman-agents", {"model-key": AGENT_KEY.encode()}),
         *_model(),

@@ -1,5 +1,7 @@
 """Who calls routers from pods: an account of the cluster by its projected token, an agent by the token of its run."""
 
+import asyncio
+import base64
 import json
 import time
 from collections.abc import Iterator
@@ -12,7 +14,18 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from dragoman.client import Client, DragomanError, Reason, execute_request
 
 from tests.certificates import VARIABLES
-from tests.cluster.conftest import CALLER, ISSUER, RELEASE, SPACE, VALUES, ready_adapters, state_of
+from tests.cluster.conftest import (
+    CALLER,
+    ISSUER,
+    RELEASE,
+    SPACE,
+    TRUST,
+    VALUES,
+    pods_of,
+    ready_adapters,
+    state_of,
+    trust_secret,
+)
 from tests.cluster.node import Failed, Node
 from tests.cluster.test_cluster import answer_to_list, collect, lines_of
 
@@ -132,3 +145,48 @@ dragoman runs >all 2>&1 || echo refused
         with pytest.raises(DragomanError) as refused:
             await late.get_run(run.run_id)
     assert refused.value.reason == Reason.TOKEN_REQUIRED
+
+
+DISCOVERY = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "keys-for-all"},
+    "roleRef": {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "system:service-account-issuer-discovery",
+    },
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:unauthenticated"}],
+}
+"""Callers without an account may read the cluster's keys."""
+
+
+async def test_the_keys_of_the_cluster_are_found_by_openid_discovery(node: Node, ready: str) -> None:
+    """No file has them: the routers ask the API server, once it gives them to callers without an account."""
+    del ready  # the routers are
+    routers = [f"{address}:7777" for address in pods_of(node, "router").values()]
+    token = node.kubectl("create", "token", "default", f"--namespace={SPACE}", "--audience=dragoman").strip()
+
+    async def until(expected: Reason) -> None:
+        for router in routers:
+            async with asyncio.timeout(240):
+                while True:  # as soon as the kubelet has put the files into the pod, and the keys were asked for
+                    if await answer_to_list(router, token=token) == expected:
+                        break
+                    await asyncio.sleep(0.5)
+
+    kept = node.get("secret", "dragoman-trust", f"--namespace={SPACE}")["data"]
+    files = {name: base64.b64decode(data) for name, data in kept.items()}
+    without = {name: data for name, data in files.items() if name != "cluster.json"}
+    trust = TRUST.replace('jwks = "cluster.json"', 'jwks_ca = "cluster.crt"').encode()
+    try:
+        await until(Reason.NOT_PERMITTED)
+        node.apply(
+            trust_secret({**without, "trust.toml": trust, "cluster.crt": (node.folder / "ca.crt").read_bytes()})
+        )
+        await until(Reason.TOKEN_REQUIRED)
+        node.apply(DISCOVERY)
+        await until(Reason.NOT_PERMITTED)
+    finally:
+        node.apply(trust_secret(files))
+        node.kubectl("delete", "clusterrolebinding/keys-for-all", "--ignore-not-found")
