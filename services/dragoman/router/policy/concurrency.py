@@ -87,12 +87,12 @@ class ConcurrencyLimiter:
         slot.on_granted()
 
 
-def longest_wait_s(request: adapter_pb2.ExecuteRequest) -> float:
+def longest_wait_s(admission: adapter_pb2.Admission) -> float:
     """Return how many seconds a run may wait for a slot."""
-    return request.admission.longest_wait.ToNanoseconds() / 1e9
+    return admission.longest_wait.ToNanoseconds() / 1e9
 
 
 def admission_problem(request: adapter_pb2.ExecuteRequest) -> tuple[str, str] | None:
     """Return the invalid field of the admission and why it is invalid; ``None`` if it is valid."""
-    wait_s = longest_wait_s(request)
+    wait_s = longest_wait_s(request.admission)
     return ("admission.longest_wait", f"must be at most {LONGEST_WAIT_S:.0f} s") if wait_s > LONGEST_WAIT_S else None

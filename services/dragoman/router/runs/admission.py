@@ -42,12 +42,9 @@ class AdmissionController:
     """Admits runs to adapters.
 
     Args:
-        clock: the time.
         changes: wakes who waits for the list of adapters to change.
         run_log: has the key of digests.
-        policy: how much is admitted.
         find: returns an adapter by its name, or raises ADAPTER_NOT_FOUND.
-        requests: what the router's operator allows.
     """
 
     def __init__(
@@ -74,25 +71,17 @@ class AdmissionController:
         self.detections: Callable[[], list[adapter_pb2.Detection]] = list
         """Returns what was found of agents so far."""
 
-    def plan(self, run: Run, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
-        """Plan the attempts of a run; what its request says of fallback and admission is taken out, and returned."""
+    def plan(self, run: Run, request: adapter_pb2.ExecuteRequest) -> None:
+        """Plan the attempts of a run; what its request says of fallback and admission is taken out."""
         options = adapter_pb2.ExecuteRequest(fallback=request.fallback, admission=request.admission)
         request.ClearField("fallback")
         request.ClearField("admission")
-        run.course = Course(Rules(options.fallback, self._policy.upstream_retries))
+        run.course = Course(Rules(options.fallback, self._policy.upstream_retries), options.admission)
         run.suggest = lambda: self._candidates(run.record.adapter)
-        return options
 
     @contextlib.asynccontextmanager
-    async def slot(
-        self, run: Run, request: adapter_pb2.ExecuteRequest, options: adapter_pb2.ExecuteRequest
-    ) -> AsyncIterator[None]:
-        """Give a run a slot at its adapter while the block runs: for all its attempts there.
-
-        Args:
-            run: the run.
-            request: what its adapter will get.
-            options: the caller's ``fallback`` and ``admission``.
+    async def slot(self, run: Run, request: adapter_pb2.ExecuteRequest) -> AsyncIterator[None]:
+        """Give a run a slot at the adapter that will get this request, while the block runs: for all attempts there.
 
         Raises:
             DragomanError: BREAKER_OPEN, TOO_MANY_RUNS for as long as the caller waits, or there is no adapter.
@@ -101,11 +90,11 @@ class AdmissionController:
             # How many runs it can have, it says once it was started, which it will be.
             async with run.backend.use():
                 pass
-        key = self._key(run, request)
+        key, asked = self._key(run, request), _planned(run).admission
         opened = self._breakers.rejection(key, run.run_id, self._clock.time())
-        if opened is not None and not options.admission.ignore_breaker:
+        if opened is not None and not asked.ignore_breaker:
             raise _is_open(run, key.adapter, opened)
-        wait_s, record = longest_wait_s(options), run.backend.record
+        wait_s, record = longest_wait_s(asked), run.backend.record
         most = record.description.capabilities.max_concurrent_runs if record.description is not None else 0
         most *= run.backend.process_count
         limit, adapter, granted = self._limiter.limit(record.type, record.names, most), record.type, asyncio.Event()
@@ -121,30 +110,22 @@ class AdmissionController:
             self._limiter.release(slot)
 
     @contextlib.contextmanager
-    def attempt(
-        self, run: Run, request: adapter_pb2.ExecuteRequest, options: adapter_pb2.ExecuteRequest
-    ) -> Iterator[None]:
+    def attempt(self, run: Run, request: adapter_pb2.ExecuteRequest) -> Iterator[None]:
         """Admit a run that has a slot to one attempt, the block; the result is recorded in its breaker.
-
-        Args:
-            run: the run.
-            request: what its adapter will get.
-            options: the caller's ``fallback`` and ``admission``.
 
         Raises:
             DragomanError: BREAKER_OPEN.
         """
-        key = self._key(run, request)
+        key, course = self._key(run, request), _planned(run)
         if not run.is_ending:
             # Asked again, as it may have opened while the run waited for its slot.
-            is_forced = options.admission.ignore_breaker
+            is_forced = course.admission.ignore_breaker
             opened = self._breakers.admit(key, run.run_id, self._clock.time(), is_forced=is_forced)
             if opened is not None:
                 raise _is_open(run, key.adapter, opened)
             if self._breakers.is_probe(key, run.run_id):
                 self._changes.notify()
-        assert run.course is not None
-        run.course.on_progress = lambda: self._works(key, run)
+        course.on_progress = lambda: self._works(key, run)
         try:
             yield
         finally:
@@ -190,8 +171,7 @@ class AdmissionController:
 
     def _works(self, key: BreakerKey, run: Run) -> None:
         """Note that a run's agent works, and so its login: no other run need wait for the end of this one."""
-        assert run.course is not None
-        run.course.on_progress = lambda: None
+        _planned(run).on_progress = lambda: None
         if self._breakers.record_progress(key, run.run_id):
             _log.info("circuit breaker closed", adapter=key.adapter, run_id=run.run_id, why="probe run made progress")
             self._changes.notify()
@@ -224,6 +204,11 @@ class AdmissionController:
         now = self._clock.time()
         found = candidates(self.detections(), failed)
         return [name for name in found if not any(not key.login for key, _ in self._breakers.opened(name, now))]
+
+
+def _planned(run: Run) -> Course:
+    assert run.course is not None
+    return run.course
 
 
 def _full(adapter: str, limit: int | None, *, waited: bool) -> DragomanError:

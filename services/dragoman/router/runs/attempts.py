@@ -36,12 +36,7 @@ class AttemptScheduler:
     """Brings one run from adapter to adapter.
 
     Args:
-        run: the run.
-        admission: lets it through to them.
-        clock: time and chance.
-        options: the caller's ``fallback`` and ``admission``.
         refuse_move: raises what keeps it from going on there, as another adapter works on its task.
-        upstream: follows it.
     """
 
     def __init__(
@@ -49,7 +44,6 @@ class AttemptScheduler:
         run: Run,
         admission: AdmissionController,
         clock: Clock,
-        options: adapter_pb2.ExecuteRequest,
         refuse_move: Callable[[Run, AdapterBackend], Awaitable[None]],
         upstream: UpstreamStream,
     ) -> None:
@@ -58,7 +52,6 @@ class AttemptScheduler:
         self._course = run.course
         self._admission = admission
         self._clock = clock
-        self._options = options
         self._refuse_move = refuse_move
         self._upstream = upstream
         self._first = adapter_pb2.ExecuteRequest()
@@ -101,7 +94,7 @@ class AttemptScheduler:
         """Have one adapter try, and retry as often as allowed, in one slot; ``None`` if the run is over then."""
         try:
             self._admission.requests.permit(request, self._run.backend.record.type)
-            async with self._admission.slot(self._run, request, self._options):
+            async with self._admission.slot(self._run, request):
                 if progress_of(self._run.state).was_queued and not self._run.is_ending:
                     # Another one may have gone elsewhere with the task.
                     await self._refuse_move(self._run, self._run.backend)
@@ -124,7 +117,7 @@ class AttemptScheduler:
 
     async def _attempt(self, request: adapter_pb2.ExecuteRequest) -> Outcome | None:
         self._course.begin()
-        with self._admission.attempt(self._run, request, self._options):
+        with self._admission.attempt(self._run, request):
             if not self._run.is_ending:
                 following, helper = await stand_in(self._run, self._in_time(request))
                 error = await self._upstream.execute(following.SerializeToString(), helper)
@@ -168,7 +161,7 @@ class AttemptScheduler:
         elif is_first:
             why = f"{outcome.error.message.rstrip('.')}; {falling_back}"
             self._run.notices.record_rejection("adapter_skipped", why)
-        cwd, fallback = self._upstream.intake.cwd, self._options.fallback
+        cwd, fallback = self._upstream.intake.cwd, self._course.rules.fallback
         following = fallback_request(self._first, name, backend.record.type, cwd, fallback)
         self._course.history = self._course.history.moved()
         self._run.move(backend)

@@ -6,6 +6,7 @@ from typing import Final
 from dragoman.protocol.budgets import BudgetMeter
 from dragoman.protocol.work import EFFECTS, note_work
 from dragoman.router.policy.next_step import End, Failed, History, NextStep, Outcome, Rules, next_step
+from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
 
@@ -20,6 +21,8 @@ class Course(Struct, eq=False):
     """The attempts of one run."""
 
     rules: Rules
+    admission: adapter_pb2.Admission = field(default_factory=adapter_pb2.Admission)
+    """The caller's."""
     history: History = field(default_factory=History)
     reports_tools: bool = True
     """Whether the present adapter reports tool calls when they start."""

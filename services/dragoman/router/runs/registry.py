@@ -42,12 +42,7 @@ class RunRegistry:
     """The runs that this router knows.
 
     Args:
-        clock: the time.
-        tasks: outlive the calls that start them.
         reattach_s: how long a broken stream of an adapter is tried to be followed.
-        retained: what stays in memory of runs that are over.
-        run_log: keeps all runs for longer.
-        admission: decides where and when they run.
     """
 
     def __init__(
@@ -150,20 +145,18 @@ class RunRegistry:
         run = self._add(Run(record, backend, self._host, orphan_after_s(request)), orphan_after_s(request))
         run.span = self.tracing.begin(run.record.adapter, request)
         run.log = run.log.bind(**run.span.trace.fields)
-        options = self._admission.plan(run, request)
+        self._admission.plan(run, request)
         run.session = self.sessions.follow(record, session.selector.store_under, run.notices.warn)
         remove_router_settings(request)
         # The caller's own limit is applied here; for the adapter this router is the client that may get lost.
         request.adapter = backend.record.type
         request.ClearField("batching")  # how the caller gets the events is not how the router gets them
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
-        run.start(lambda: self._go(run, options, request, session), "run")
+        run.start(lambda: self._go(run, request, session), "run")
         run.notices.beat(lambda: not has_adapter(run.state))
         return run
 
-    async def _go(
-        self, run: Run, options: adapter_pb2.ExecuteRequest, request: adapter_pb2.ExecuteRequest, session: Found
-    ) -> None:
+    async def _go(self, run: Run, request: adapter_pb2.ExecuteRequest, session: Found) -> None:
         """Bring the run to its end; it is stored at the latest when it is assigned to a process."""
         try:
             run.ledger.changed()
@@ -174,7 +167,7 @@ class RunRegistry:
             run.log.info("run accepted")
             clock, refuse_move = self._host.clock, self.exclusion.refuse_move
             upstream = UpstreamStream(run, clock, self._reattach_s)
-            await AttemptScheduler(run, self._admission, clock, options, refuse_move, upstream).go(
+            await AttemptScheduler(run, self._admission, clock, refuse_move, upstream).go(
                 request,
                 lambda: self.sessions.prepare(session, request, run.backend, run.session, run.notices.warn),
                 most,
