@@ -22,6 +22,8 @@ NOT_STARTED = "not_started"
 """The failure code of a lost run that no adapter ever had."""
 
 _MAX_REMARKS = 50
+_IN_SUMMARY = ("started_by", "agent_id", "company_id", "task_key", "agent_name", "instance_id", "phase")
+"""What a run's summary has under the same names, and a router that takes the run over reads again from there."""
 
 
 @dataclass(eq=False, slots=True)
@@ -73,16 +75,10 @@ class RunRecord:
             adapter=stored.adapter,
             accepted_at=stored.accepted_at,
             digest=stored.digest,
-            started_by=summary.started_by,
-            agent_id=summary.agent_id,
-            company_id=summary.company_id,
-            task_key=summary.task_key,
-            agent_name=summary.agent_name,
             labels=dict(summary.labels),
-            instance_id=summary.instance_id,
-            phase=summary.phase,
             inputs=dict.fromkeys(summary.waiting_input_ids),
             published_before=stored.logged + AHEAD,
+            **{name: getattr(summary, name) for name in _IN_SUMMARY},
         )
         record.validator.resume_at(stored.logged, summary.attempt)
         return record
@@ -231,12 +227,7 @@ class RunRecord:
         summary = router_pb2.RunSummary(
             run_id=self.run_id,
             adapter=self.adapter,
-            instance_id=self.instance_id,
-            agent_id=self.agent_id,
-            company_id=self.company_id,
-            task_key=self.task_key,
             labels=self.labels,
-            phase=self.phase,
             last_sequence=self.last_sequence,
             result=self.result,
             readers=readers,
@@ -244,8 +235,7 @@ class RunRecord:
             attempt=self.attempt,
             waiting_input_ids=self.inputs,
             session_key=self.session_key,
-            started_by=self.started_by,
-            agent_name=self.agent_name,
+            **{name: getattr(self, name) for name in _IN_SUMMARY},
         )
         summary.accepted_at.FromNanoseconds(int(self.accepted_at * 1e9))
         if self.finished_at is not None:
