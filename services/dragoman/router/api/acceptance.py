@@ -1,7 +1,7 @@
 """The acceptance of a run: its adapter, its session, and what must be right before it starts."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from dragoman.protocol import audit
 from dragoman.protocol.caller import current_caller
@@ -32,6 +32,8 @@ Checked: TypeAlias = (
     | pb.SyncSkillsRequest
 )
 """Requests, other than Execute, by which an adapter starts an agent's program or reads and writes its files."""
+_SHARED: Final = ("env", "config", "workspace", "model", "skills")
+"""Fields that requests of these kinds may share with one to run."""
 
 
 class Acceptance:
@@ -39,10 +41,6 @@ class Acceptance:
 
     Args:
         agents: those that requests name, with the adapters.
-        runs: the runs.
-        drain: the end of the router.
-        policy: the operator's.
-        quotas: how much each caller may have.
         tokens: returns what issues tokens for runs now; ``None`` if nothing does.
     """
 
@@ -76,17 +74,9 @@ class Acceptance:
         """
         audit.about(adapter=adapter)
         current_caller().check_adapter(adapter)
-        run = pb.ExecuteRequest(env=request.env)
-        if isinstance(request, pb.SyncSkillsRequest):
-            run.skills.extend(request.skills)
-        elif isinstance(request, pb.ListSkillsRequest | pb.TestEnvironmentRequest):
-            run.workspace.CopyFrom(request.workspace)
-        if not isinstance(request, pb.SyncSkillsRequest | pb.ListSkillsRequest):
-            run.config.CopyFrom(request.config)
-        if isinstance(request, pb.TestEnvironmentRequest):
-            run.model = request.model
         if not is_plain:
-            self.policy.check(run, adapter)
+            shared = [name for name in _SHARED if name in request.DESCRIPTOR.fields_by_name]
+            self.policy.check(pb.ExecuteRequest(**{name: getattr(request, name) for name in shared}), adapter)
         allow(adapter=adapter)
 
     async def accept(self, request: pb.ExecuteRequest) -> tuple[Run, bool]:
