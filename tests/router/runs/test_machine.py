@@ -32,5 +32,4 @@ def test_what_waits_behind_an_action_that_fails_does_not_come_with_the_next_inpu
         machine.send(to.Refused(ERROR))
     assert machine.done
     assert machine._inbox == []
-    assert not machine._is_deciding
     assert not isinstance(machine.state, states.Superseded)

@@ -18,7 +18,6 @@ class RunMachine(abc.ABC):
     def __init__(self, beginning: Live) -> None:
         self._state: State = beginning
         self._inbox: list[Input] = []
-        self._is_deciding = False
         self._conditions = Conditions()
 
     @property
@@ -45,17 +44,16 @@ class RunMachine(abc.ABC):
             ImpossibleInputError: this cannot happen now, which is a fault of the router.
         """
         self._inbox.append(event)
-        if self._is_deciding:
+        if len(self._inbox) > 1:
             return  # it is sent by an action, whose decision comes to its end first
-        self._is_deciding = True
         try:
             while self._inbox:
-                self._state, actions = decide(self._state, self._inbox.pop(0))
+                self._state, actions = decide(self._state, self._inbox[0])
                 self._conditions.check()
                 for action in actions:
                     self._execute(action)
+                self._inbox.pop(0)
         finally:
-            self._is_deciding = False
             self._inbox.clear()
 
     @abc.abstractmethod
