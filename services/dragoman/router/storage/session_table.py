@@ -1,13 +1,15 @@
 """Sessions in the run log's database."""
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Final, cast
 
 from dragoman.router.model.stored import SessionId
 from dragoman.router.storage.database import Database
 from dragoman.router.storage.rows import equal_to
 from dragoman.v1 import router_pb2
 from msgspec.structs import asdict
+
+_HAS_KEY: Final = " AND ".join(f"{name} = :{name}" for name in SessionId.__struct_fields__)
 
 
 class SessionTable:
@@ -19,8 +21,7 @@ class SessionTable:
     async def get(self, key: SessionId) -> router_pb2.StoredSession | None:
         """Return a session; ``None`` if there is none."""
         rows = await self._database.fetch(
-            "SELECT state FROM sessions WHERE company_id = :company_id AND agent_id = :agent_id"
-            " AND adapter = :adapter AND task_key = :task_key",
+            f"SELECT state FROM sessions WHERE {_HAS_KEY}",  # noqa: S608 - constants
             asdict(key),
         )
         return router_pb2.StoredSession.FromString(cast("bytes", rows[0][0])) if rows else None
@@ -39,10 +40,7 @@ class SessionTable:
 
     async def delete(self, key: SessionId) -> bool:
         """Delete a session; False if there was none."""
-        sql = (
-            "DELETE FROM sessions WHERE company_id = :company_id AND agent_id = :agent_id"
-            " AND adapter = :adapter AND task_key = :task_key"
-        )
+        sql = f"DELETE FROM sessions WHERE {_HAS_KEY}"  # noqa: S608 - constants
         (deleted,) = await self._database.execute([(sql, asdict(key))])
         return deleted > 0
 
