@@ -1,4 +1,8 @@
-"""What a run gets in mid-run: brought to the process that has it, and recorded inputs found again."""
+"""What a run gets in mid-run: brought to the process that has it, and recorded inputs found again.
+
+Everywhere ``data`` is the caller's request, serialized for the adapter, and ``timeout_s`` is how many seconds the
+caller waits, ``None`` for no limit.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -28,12 +32,6 @@ _NEEDED_BY_CHANGE: Final = {
 async def send(run: Run, request: adapter_pb2.SendRequest, data: bytes, timeout_s: float | None) -> bytes:
     """Send an input to the adapter.
 
-    Args:
-        run: the run.
-        request: what the caller sent.
-        data: the same, for the adapter.
-        timeout_s: how long the caller waits; None for no limit.
-
     Raises:
         DragomanError: the adapter's status; NOT_SUPPORTED; ADAPTER_UNAVAILABLE while no adapter has the run; or
             RUN_FINISHED, also if the input may have been accepted before.
@@ -48,14 +46,7 @@ async def send(run: Run, request: adapter_pb2.SendRequest, data: bytes, timeout_
 async def update(
     run: Run, request: adapter_pb2.UpdateRunRequest, data: bytes, timeout_s: float | None, check: Callable[[], None]
 ) -> bytes:
-    """Bring a change to the adapter.
-
-    Args:
-        run: the run.
-        request: what the caller sent; it has a change.
-        data: the same, for the adapter.
-        timeout_s: how long the caller waits; None for no limit.
-        check: raises if the adapter that has the run by now may not get the change.
+    """Bring a change to the adapter, unless ``check`` raises, as the one that has the run by now may not get it.
 
     Raises:
         DragomanError: the adapter's status, or that of ``check``; NOT_SUPPORTED; ADAPTER_UNAVAILABLE while no adapter
@@ -68,14 +59,8 @@ async def update(
     return await ask(run, "UpdateRun", adapter_pb2.UpdateRunResponse, data, timeout_s)
 
 
-async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | None) -> bytes:
-    """Send an answer to the adapter.
-
-    Args:
-        run: the run.
-        request: for the adapter.
-        request_id: what is answered.
-        timeout_s: how long the caller waits; None for no limit.
+async def respond(run: Run, data: bytes, request_id: str, timeout_s: float | None) -> bytes:
+    """Send an answer to an input request to the adapter.
 
     Raises:
         DragomanError: the adapter's status, REQUEST_NOT_FOUND, or RUN_FINISHED, also if the input request may have
@@ -85,7 +70,7 @@ async def respond(run: Run, request: bytes, request_id: str, timeout_s: float | 
     metadata = {"run_id": run.run_id, "request_id": request_id}
     # A run that is being recovered may have asked long ago; its answer waits until the adapter is found again.
     await _until_at_adapter(run, timeout_s, lambda: DragomanError(Reason.REQUEST_NOT_FOUND, message, metadata))
-    return await ask(run, "Respond", adapter_pb2.RespondResponse, request, timeout_s)
+    return await ask(run, "Respond", adapter_pb2.RespondResponse, data, timeout_s)
 
 
 async def _until_at_adapter(run: Run, timeout_s: float | None, otherwise: Callable[[], DragomanError]) -> None:
@@ -114,13 +99,6 @@ async def ask(run: Run, method: str, kind: type[Recorded], data: bytes, timeout_
 
     The answer may come before that event. Should the adapter die between the two, the run never gets the event, and
     its sequence becomes another one's.
-
-    Args:
-        run: the run.
-        method: the RPC's name.
-        kind: the type of its answer.
-        data: the request, serialized.
-        timeout_s: how long the adapter may take to answer; None for no limit.
 
     Raises:
         DragomanError: the adapter's status; RUN_FINISHED or ADAPTER_UNAVAILABLE, also if the attempt ends without the
