@@ -43,16 +43,7 @@ _MAYBE_SENT: Final = frozenset(
 
 
 class AdapterServicer(QueryServicer):
-    """Serves ``AdapterService`` for all adapters. Made for ``service_handler(..., raw_requests=True)``.
-
-    Args:
-        adapters: the adapters.
-        acceptance: accepts runs.
-        locator: finds runs.
-        streams: streams runs to callers.
-        detector: answers ``Detect``.
-        drain: the end of the router.
-    """
+    """Serves ``AdapterService`` for all adapters. Made for ``service_handler(..., raw_requests=True)``."""
 
     def __init__(
         self,

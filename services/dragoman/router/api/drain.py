@@ -24,10 +24,6 @@ class Drain:
     """Counts the streams of clients, and ends them with all that the router runs.
 
     Args:
-        runs: the runs.
-        adapters: the adapters.
-        forwarder: the connections to other routers.
-        tasks: the router's background tasks.
         stop_s: how long a launched adapter may take to drain.
     """
 

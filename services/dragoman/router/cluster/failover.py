@@ -48,11 +48,6 @@ class Failover:
     """Takes over runs for one router.
 
     Args:
-        runs: the runs of this router.
-        run_log: the run log.
-        adapters: the adapters.
-        processes: the processes of this machine.
-        tasks: what goes on in the background.
         reattach_s: how long an adapter at an address may take to answer.
     """
 

@@ -99,9 +99,6 @@ class Run(RunMachine):
     """One run.
 
     Args:
-        record: what the router knows of it.
-        backend: its adapter.
-        host: what all runs have in common.
         orphan_after_s: how many seconds it continues while no client keeps it alive.
         beginning: its first state; ``None`` for a new one.
     """

@@ -18,9 +18,7 @@ class RunNotices:
     """The ephemeral events of one run that the router itself makes.
 
     Args:
-        record: the run.
         buffer: has its readers.
-        clock: the time.
         hear: called with each notice that is new.
     """
 

@@ -46,10 +46,7 @@ class RunSession:
     """What happens to one run's session.
 
     Args:
-        record: the run.
         kept_by: what the session it leaves is stored by, but for the adapter.
-        store: where.
-        clock: the time.
         remark: emits a notice to the run's readers: a code and a text.
         beside: what becomes of other runs' sessions, and of this one's.
     """

@@ -33,12 +33,7 @@ _log = Logger("dragoman.router")
 
 
 class Spending:
-    """The operator's budgets, as this router keeps them.
-
-    Args:
-        run_log: adds up what is spent.
-        requests: has the budgets.
-    """
+    """The operator's budgets, as this router keeps them."""
 
     def __init__(self, run_log: RunLog, requests: RequestPolicy) -> None:
         self._run_log = run_log
@@ -112,8 +107,6 @@ class RunSpending:
     """What one run spends.
 
     Args:
-        run: the run.
-        run_log: has what it has spent.
         total: returns what is spent in an account.
         accounts: the budgets that apply to it, with its accounts.
     """

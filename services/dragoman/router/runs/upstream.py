@@ -86,8 +86,6 @@ class UpstreamStream:
     """Follows one run from its adapter's first event to its result.
 
     Args:
-        run: the run.
-        clock: the time.
         reattach_s: how long a broken stream is tried to be followed.
     """
 

@@ -28,9 +28,7 @@ class RunOwnership:
     """The lease of one router.
 
     Args:
-        store: the log.
         writer: is notified when the log was replaced.
-        clock: the time.
         owner: the name of this router; another one after each start.
         lease_s: see ``LEASE_S``.
     """

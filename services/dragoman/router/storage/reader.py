@@ -19,8 +19,6 @@ class StoredEventReader:
     A reader that cannot keep up with a live run is never ended for that: it goes on in the log, and comes back.
 
     Args:
-        store: the log.
-        run_id: the run.
         after_sequence: the last sequence the reader has.
         fanout: the run's events in memory. ``None`` if it is over and only the log has it.
         end: the last sequence of a run that only the log has; it may be deleted while it is read.

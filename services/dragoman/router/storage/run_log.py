@@ -38,10 +38,7 @@ class RunLog:
     """Stores the runs of one router.
 
     Args:
-        store: the log.
-        clock: the time.
         owner: the name of this router; another one after each start.
-        kept: the retention of finished runs.
         lease_s: see ``LEASE_S``.
     """
 

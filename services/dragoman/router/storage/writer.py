@@ -22,7 +22,6 @@ class Writer:
     """Writes the events of all runs of one router.
 
     Args:
-        store: the store.
         waiting_bytes: the maximum size of the events that wait for it.
     """
 
