@@ -106,7 +106,7 @@ async def test_a_file_that_goes_while_it_is_used_is_noticed_and_another_one_writ
 async def test_a_router_without_runs_goes_on_in_the_new_file_too(harness: WriterHarness, tmp_path: Path) -> None:
     (tmp_path / "runs.db").unlink()
     harness.writer.replaced()
-    await harness.until(lambda: not harness.writer._loop.is_replaced)
+    await harness.until(lambda: not harness.writer.is_replaced)
     assert await harness.store.run("r") is None
 
 

@@ -33,7 +33,7 @@ async def test_events_are_written_together(harness: WriterHarness) -> None:
 async def test_waiting_for_the_log_does_not_wait_for_more_events(
     harness: WriterHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.router.storage.write_loop.GATHER_S", 10 * DEADLINE_S)
+    monkeypatch.setattr("dragoman.router.storage.writer.GATHER_S", 10 * DEADLINE_S)
     run = harness.run()
     assert await has_begun(run)
     run.append(1, b"one")

@@ -25,9 +25,9 @@ class Backlog:
         self.work = asyncio.Event()
         """Set when there is something to write."""
         self.hurry = asyncio.Event()
-        """Set when the write loop must not wait for more."""
+        """Set when the writer must not wait for more."""
         self.written = Conditions()
-        """Checked after each step of the write loop."""
+        """Checked after each step of the writer."""
         self.size = 0
         """Bytes of events that wait."""
         self.lost = 0
@@ -42,7 +42,7 @@ class Backlog:
         self.work.set()
 
     def due(self) -> list[LoggedRun]:
-        """Return the runs of which the write loop has something to write."""
+        """Return the runs of which the writer has something to write."""
         for run in list(self._changed):
             if not run.is_due or not (run.is_tracked or run.state is RowState.REMOVED):
                 del self._changed[run]

@@ -51,7 +51,7 @@ class RunLedger:
         self._backlog.urge()
         await self._backlog.written.until(lambda: self.entry.state is not RowState.NEW or bool(self._writer.failing))
         if self.entry.state is RowState.NEW:
-            self._writer.remark_failure()
+            self._writer.fails(self._writer.failing)
 
     def changed(self) -> None:
         """Have the run's row stored."""

@@ -97,7 +97,7 @@ class LoggedRun(Struct, eq=False):
 
     @property
     def is_due(self) -> bool:
-        """Whether the write loop has something to write of it."""
+        """Whether the writer has something to write of it."""
         return self.is_changed and (self.state in _WRITTEN or self.state is RowState.REMOVED)
 
     def may_publish(self, sequence: int) -> bool:

@@ -1,48 +1,53 @@
 """Writing the run log behind the runs: in batches, and never in their way.
 
-Events wait in memory, bounded in bytes, and go to the store together every few milliseconds. While the store fails,
-they wait longer, and the readers of their runs get a notice. When there are too many, the oldest are dropped, which
-replays show as a gap.
+Events wait in memory, bounded in bytes, and go to the store together every few milliseconds: plan, execute, apply,
+again and again. While the store fails, they wait longer, and the readers of their runs get a notice. When there are
+too many, the oldest are dropped, which replays show as a gap.
 """
 
-from collections.abc import Iterable
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.limits import MIB
+from dragoman.protocol.logs import Logger
 from dragoman.router.storage.backlog import Backlog
-from dragoman.router.storage.logged import LoggedRun
+from dragoman.router.storage.database import StoreError
+from dragoman.router.storage.logged import ROW_BYTES, LoggedRun, RowState
+from dragoman.router.storage.plan import plan
 from dragoman.router.storage.store import Store
-from dragoman.router.storage.write_loop import WriteLoop
 
 WAITING_BYTES: Final = 32 * MIB
 """The maximum size of the events that wait for the store."""
+GATHER_S: Final = 0.1
+"""How long events wait for others, to be written together."""
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+_UNSTORABLE: Final = "This run can no longer be persisted. Events continue to stream but will not be replayable."
+_FAILING: Final = "The run log is not writable; the run continues and writes are retried."
+
+_log = Logger("dragoman.router")
 
 
 class Writer:
     """Writes the events of all runs of one router.
 
     Args:
-        waiting_bytes: the maximum size of the events that wait for it.
+        waiting_bytes: the maximum size of the events that wait for the store.
     """
 
     def __init__(self, store: Store, *, waiting_bytes: int = WAITING_BYTES) -> None:
+        self._store = store
         self.backlog = Backlog(waiting_bytes)
         """The runs, with their events that wait for the store."""
-        self._loop = WriteLoop(store, self.backlog)
-
-    @property
-    def failing(self) -> str:
+        self.failing = ""
         """Why the store fails; empty while it does not."""
-        return self._loop.failing
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether what waits is written once more, and nothing after that."""
-        return self._loop.is_closing
-
-    def remark_failure(self) -> None:
-        """Emit a notice that the store fails in each live run that has none yet."""
-        self._loop.fails(self.failing)
+        self.is_closing = False
+        """Whether the loop ends once everything is written, or the store fails."""
+        self.is_replaced = False
+        """Whether the database was deleted or replaced, so that a new one is to be opened."""
 
     async def flushed(self, runs: Iterable[LoggedRun], timeout_s: float) -> bool:
         """Wait until everything of these runs up to now is written; False if it is not after ``timeout_s`` seconds.
@@ -59,17 +64,152 @@ class Writer:
         self.backlog.urge()
         return await self.backlog.written.until(reached, timeout_s)
 
-    async def run(self) -> None:
-        """Write until cancelled, or closed."""
-        await self._loop.run()
-
     def replaced(self) -> None:
         """Note that the store's database was deleted or replaced while it was in use."""
-        self._loop.is_replaced = True
+        self.is_replaced = True
         self.backlog.work.set()
 
     async def close(self) -> None:
         """Write what waits, once; what cannot be written then is lost."""
-        self._loop.is_closing = True
+        self.is_closing = True
         self.backlog.urge()
         self.backlog.written.check()
+
+    async def run(self) -> None:
+        """Write until cancelled, or closed."""
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        while self._has_work() or not self.is_closing:
+            if not self._has_work():
+                self.backlog.work.clear()
+                await self.backlog.work.wait()
+            if not backoff.failures:
+                await self._gather()
+            try:
+                await self._write(self.backlog.due())
+            except StoreError as error:
+                if error.is_lasting and await self._write_one_by_one():
+                    self._works()  # it was the fault of single runs
+                    continue
+                pause_s = backoff.next_s()
+                self.fails(str(error))
+                self.is_replaced |= error.is_replaced
+                self.backlog.written.check()
+                if self.is_closing:
+                    return
+                await asyncio.sleep(pause_s)
+            except Exception as error:  # noqa: BLE001 - one run must not keep all others from being written
+                _log.error("run log write failed", failure=type(error).__name__)
+                await self._write_one_by_one()
+            else:
+                backoff.reset()
+                self._works()
+
+    def _has_work(self) -> bool:
+        return self.is_replaced or bool(self.backlog.due())
+
+    async def _gather(self) -> None:
+        if not self.is_closing and self.backlog.size < ROW_BYTES:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GATHER_S):
+                    await self.backlog.hurry.wait()
+        # Cleared only now: a request that came before the wait is as urgent as one that comes within it.
+        self.backlog.hurry.clear()
+
+    async def _write(self, runs: Sequence[LoggedRun]) -> None:
+        if self.is_replaced:
+            await self._reopen()
+        for run in runs:
+            if run.state is RowState.REMOVED:
+                changes = run.changes
+                await self._store.remove(run.stored.run_id, run.stored.owner)
+                run.written = changes
+        await self._execute(runs)
+        self.backlog.written.check()
+
+    async def _execute(self, runs: Iterable[LoggedRun]) -> None:
+        writes = plan(runs)
+        if not writes:
+            return
+        events = [row for write in writes for row in write.events]
+        new = [write.run for write in writes if write.run.state is RowState.NEW]
+        for run in new:
+            run.is_tried = True
+        refused = await self._store.write(events, [write.row for write in writes], {run.stored.run_id for run in new})
+        for write in writes:
+            run = write.run
+            if run.is_gone or run.stored.run_id in refused:
+                continue
+            self.backlog.size -= write.apply()
+            run.state = RowState.STORED
+            if run.is_over and not run.is_changed:
+                self.backlog.release(run)
+        for run in [write.run for write in writes if write.run.stored.run_id in refused]:
+            if run.state is RowState.NEW and await self._store.begin(run.stored):
+                run.state = RowState.STORED  # in the place of one that no adapter had; what is new follows
+            elif not run.is_gone:
+                self._give_up(run)
+
+    def _give_up(self, run: LoggedRun) -> None:
+        run.supersede()
+        self.backlog.release(run)
+        if not run.is_over:
+            run.lost()
+        self.backlog.written.check()  # now that this is known, nothing is published that was waited for
+
+    async def _write_one_by_one(self) -> bool:
+        """Write each run by itself, and drop those that cannot be written for a reason of their own.
+
+        Returns:
+            Whether all others are written.
+        """
+        for run in self.backlog.due():
+            try:
+                await self._write([run])
+            except StoreError as error:
+                if not error.is_lasting:
+                    return False
+                self._drop(run)
+            except Exception:  # noqa: BLE001 - as above
+                self._drop(run)
+        return True
+
+    def _drop(self, run: LoggedRun) -> None:
+        _log.error("run no longer persisted", run_id=run.stored.run_id)
+        run.state = RowState.DROPPED
+        self.backlog.release(run)
+        if not run.is_over:
+            run.remark("log_gap", _UNSTORABLE)
+        self.backlog.written.check()
+
+    async def _reopen(self) -> None:
+        """Open the database that took the place of the one before, and insert the runs again.
+
+        Their events that were written before are missing there, which the log shows as a gap.
+        """
+        await self._store.reopen()
+        self.is_replaced = False
+        _log.warning("run log was deleted or replaced; writing a new one")
+        for run in self.backlog:
+            if run.state is RowState.STORED:
+                run.state = RowState.NEW
+            self.backlog.changed(run)
+
+    def fails(self, why: str) -> None:
+        """Note that the store fails, and emit a notice in each live run."""
+        if not self.failing:
+            _log.warning("run log unavailable", why=why)
+        self.failing = why
+        for run in self.backlog:
+            if not run.is_behind and not run.is_over:
+                run.is_behind = True
+                run.remark("log_unavailable", _FAILING)
+
+    def _works(self) -> None:
+        if not self.failing:
+            return
+        self.failing = ""
+        _log.info("run log recovered")
+        for run in self.backlog:
+            if run.is_behind:
+                run.is_behind = False
+                run.remark("log_recovered", "The run log is writable again.")
