@@ -258,40 +258,51 @@ def updated_session(
         report: what the run reports.
         now: seconds since the epoch.
     """
-    held = read_handle(before.handle)[0] if before is not None else ""
-    is_its_own = bool(report.resumed_id) and held == report.resumed_id
-    change = report.update.change
-    if report.is_fallback and before is not None and before.runs > 1 and held != read_handle(report.update.handle)[0]:
+    held, named = _native_id(before), read_handle(report.update.handle)[0]
+    if report.is_fallback and before is not None and before.runs > 1 and held != named:
         return before  # a session of several runs is worth more than one of a single run
-    if change == pb.SESSION_CHANGE_CLEAR:
+    if report.update.change == pb.SESSION_CHANGE_CLEAR:
         # Another run may have stored another session meanwhile, which is not the one that is lost.
-        return before if report.resumed_id and not is_its_own else None
-    if change == pb.SESSION_CHANGE_SET and report.update.HasField("handle"):
-        native_id = read_handle(report.update.handle)[0]
-        if native_id in report.deleted or (report.resumed and report.resumed_id in report.deleted):
-            return before
-        continues = (bool(report.resumed) and is_its_own) or (before is not None and held == native_id)
-        session = _copy(before) if continues else _new(key, report)
-        session.handle.CopyFrom(report.update.handle)
-    elif before is not None and is_its_own and report.resumed and report.result is not None:
-        session = _copy(before)  # the same session, with one more run
-    else:
+        return before if report.resumed_id and held != report.resumed_id else None
+    session = _left(key, before, report, named)
+    if session is None:
         return before
     _count(session, report)
     session.used_at.FromNanoseconds(int(now * 1e9))
     return session
 
 
-def _copy(before: router_pb2.StoredSession | None) -> router_pb2.StoredSession:
-    copy = router_pb2.StoredSession()
-    if before is not None:
-        copy.CopyFrom(before)
-    return copy
+def _native_id(before: router_pb2.StoredSession | None) -> str:
+    return read_handle(before.handle)[0] if before is not None else ""
 
 
-def _new(key: SessionId, report: SessionReport) -> router_pb2.StoredSession:
-    session = router_pb2.StoredSession(key=key_of(key), adapter=key.adapter)
-    session.created_at.FromNanoseconds(int(report.accepted_at * 1e9))
+def _left(
+    key: SessionId, before: router_pb2.StoredSession | None, report: SessionReport, named: str
+) -> router_pb2.StoredSession | None:
+    """Return the session that a run leaves, without its use of it; ``None`` if it leaves none that is to be stored.
+
+    Args:
+        key: the session's key.
+        before: the stored session.
+        report: what the run reports.
+        named: the agent's own id of the session that it names; empty for none.
+    """
+    has_resumed_it = bool(report.resumed and report.resumed_id) and _native_id(before) == report.resumed_id
+    session = router_pb2.StoredSession()
+    if report.update.change == pb.SESSION_CHANGE_SET and report.update.HasField("handle"):
+        if named in report.deleted or (report.resumed and report.resumed_id in report.deleted):
+            return None
+        if before is not None and (has_resumed_it or _native_id(before) == named):
+            session.CopyFrom(before)
+        else:
+            session.key.CopyFrom(key_of(key))
+            session.adapter = key.adapter
+            session.created_at.FromNanoseconds(int(report.accepted_at * 1e9))
+        session.handle.CopyFrom(report.update.handle)
+        return session
+    if before is None or not has_resumed_it or report.result is None:
+        return None
+    session.CopyFrom(before)  # the same session, with one more run
     return session
 
 
