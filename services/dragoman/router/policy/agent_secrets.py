@@ -86,15 +86,8 @@ def _wrong_texts(agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
     if _looks_secret(agent.model):
         yield FieldViolation("model", _NOT_HERE)
     yield from _wrong_servers(agent)
-    for number, skill in enumerate(agent.skills):
-        for file, content in sorted(skill.files.content.items()):
-            text = content.decode("utf-8", "replace")
-            if mask_forms(text) != text:
-                yield FieldViolation(f"skills[{number}].files.content.{file}", _NOT_HERE)
-    for name, struct in sorted(agent.fallback.configs.items()):
-        for place in _settings(f"fallback.configs.{name}", struct):
-            if place.secrets or _looks_secret(place.text) or _REFERENCE.search(place.text):
-                yield FieldViolation(place.path, _NOT_HERE)
+    yield from _wrong_files(agent)
+    yield from _wrong_fallbacks(agent)
 
 
 def _wrong_servers(agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
@@ -104,6 +97,21 @@ def _wrong_servers(agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
             yield FieldViolation(f"{path}.stdio.args", _NOT_HERE)
         if any(True for _ in url_secrets(server.http.url)):
             yield FieldViolation(f"{path}.http.url", _NOT_HERE)
+
+
+def _wrong_files(agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
+    for number, skill in enumerate(agent.skills):
+        for file, content in sorted(skill.files.content.items()):
+            text = content.decode("utf-8", "replace")
+            if mask_forms(text) != text:
+                yield FieldViolation(f"skills[{number}].files.content.{file}", _NOT_HERE)
+
+
+def _wrong_fallbacks(agent: router_pb2.StoredAgent) -> Iterator[FieldViolation]:
+    for name, struct in sorted(agent.fallback.configs.items()):
+        for place in _settings(f"fallback.configs.{name}", struct):
+            if place.secrets or _looks_secret(place.text) or _REFERENCE.search(place.text):
+                yield FieldViolation(place.path, _NOT_HERE)
 
 
 def _looks_secret(text: str) -> bool:
