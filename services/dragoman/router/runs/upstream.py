@@ -41,6 +41,7 @@ from dragoman.router.runs.stand_in import StandIn
 from dragoman.router.runs.state import Reconnecting, is_at_adapter, progress_of
 from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2
+from dragoman.v1 import event_pb2 as pb
 
 _LAST_WORDS_S = 0.5
 """How long a stream may go on after its process is known to be gone: for what was already on its way."""
@@ -126,7 +127,7 @@ class UpstreamStream:
                 self.intake.stand_in = stand_in
                 batching = _BATCHING if instance.grants_batching else b""
                 with contextlib.nullcontext() if stand_in is None else stand_in.watching():
-                    await self._counted(instance, "Execute", request + batching)
+                    await self._counted(instance, request + batching)
             if self._refused is None or self._refused.reason is not Reason.DRAINING:
                 break
             # Its health is about to say so, too. Another process, or its successor, takes the run.
@@ -139,22 +140,23 @@ class UpstreamStream:
         instance = self._run.instance
         assert instance is not None
         with instance.used():
-            await self._counted(instance, "Attach", self._attach_request(instance))
+            await self._counted(instance, None)
 
-    async def _counted(self, instance: AdapterInstance, method: str, request: bytes) -> None:
+    async def _counted(self, instance: AdapterInstance, execute: bytes | None) -> None:
         record = self._run.backend.record
         record.live_runs += 1
         try:
-            await self._follow(instance, method, request)
+            await self._follow(instance, execute)
         finally:
             record.live_runs -= 1
 
-    async def _follow(self, instance: AdapterInstance, method: str, request: bytes) -> None:
+    async def _follow(self, instance: AdapterInstance, execute: bytes | None) -> None:
+        """Read one stream after another: of Execute, if there is such a request, and then of Attach."""
         run, self._refused = self._run, None
         patience = ReconnectPolicy(self._reattach_s)
         while not self._is_done():
             try:
-                await self._drain(instance, method, request, patience)
+                await self._drain(instance, execute, patience)
             except ProtocolViolationError as error:
                 run.send(Lost(protocol_violated(run.record.adapter, error)))
                 run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
@@ -162,50 +164,48 @@ class UpstreamStream:
                 if self._is_done():
                     return
                 run.send(Disconnected())
-                if await self._recover(instance, method, broken, patience):
-                    # An Execute that was perhaps received is not sent again: Attach shows whether it was.
-                    method = "Attach" if broken.was_sent or method == "Attach" else method
-                    request = self._attach_request(instance) if method == "Attach" else request
+                is_attach = execute is None
+                if await self._recover(instance, broken, patience, is_attach=is_attach) and broken.was_sent:
+                    execute = None  # it was perhaps received, and is not sent again: Attach shows whether it was
 
     def _is_done(self) -> bool:
         return self._refused is not None or not is_at_adapter(self._run.state)
 
     async def _recover(
-        self, instance: AdapterInstance, method: str, broken: _BrokenError, patience: "ReconnectPolicy"
+        self, instance: AdapterInstance, broken: _BrokenError, patience: "ReconnectPolicy", *, is_attach: bool
     ) -> bool:
         """Say whether it is worth another try, once it is; else end the run."""
         run, error = self._run, broken.error
-        if error is not None and self._is_refusal(method, error):
+        if error is not None and not is_attach and self._is_refusal(error):
             self._refused = error
             return False
-        if broken.code is grpc.StatusCode.NOT_FOUND and self._never_came():
-            run.send(Lost(not_started(run.record.adapter)))
-            return False
-        if broken.code in _FINAL and method == "Attach":
-            after = f" after its stream broke ({self._cause})" if self._cause else ""
-            self._lose(f"{_FINAL[broken.code]} ({broken.code.name}){after}")
+        if (ending := self._final(broken, is_attach=is_attach)) is not None:
+            run.send(Lost(ending))
             return False
         if error is not None and broken.was_sent and patience.deadline is None:
             self._remark(error, broken)
         if await patience.outlast(instance):
             return True
         if instance.gone.is_set():
-            self._lose(instance.gone_because)
-        elif method == "Execute" and not broken.was_sent and error is not None:
+            run.send(Lost(adapter_lost(run.record.adapter, instance.gone_because)))
+        elif not is_attach and not broken.was_sent and error is not None:
             self._refused = error
         else:
-            self._lose(f"was unreachable for {self._reattach_s:g} s")
+            run.send(Lost(adapter_lost(run.record.adapter, f"was unreachable for {self._reattach_s:g} s")))
             run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
         return False
 
-    def _never_came(self) -> bool:
-        """Return whether an adapter that does not know the run never had it: it would remember one of that age."""
-        run = self._run
-        age_s = self._clock.time() - run.record.accepted_at
-        return progress_of(run.state).is_inherited and not run.record.last_sequence and age_s < _REMEMBERED_S
-
-    def _lose(self, why: str) -> None:
-        self._run.send(Lost(adapter_lost(self._run.record.adapter, why)))
+    def _final(self, broken: _BrokenError, *, is_attach: bool) -> pb.Result | None:
+        """Return how the run ends, as a later Attach would get the same status; ``None`` if it may succeed."""
+        run, record, code = self._run, self._run.record, broken.code
+        is_young = self._clock.time() - record.accepted_at < _REMEMBERED_S
+        is_untouched = progress_of(run.state).is_inherited and not record.last_sequence
+        if code is grpc.StatusCode.NOT_FOUND and is_untouched and is_young:
+            return not_started(record.adapter)  # it never was there: its adapter would remember one of that age
+        if code not in _FINAL or not is_attach:
+            return None
+        after = f" after its stream broke ({self._cause})" if self._cause else ""
+        return adapter_lost(record.adapter, f"{_FINAL[code]} ({code.name}){after}")
 
     def _remark(self, error: DragomanError, broken: _BrokenError) -> None:
         if error.reason is Reason.SLOW_CONSUMER:
@@ -216,14 +216,12 @@ class UpstreamStream:
             text = f"The stream from the adapter broke ({self._cause}); the router is attaching again."
         self._run.notices.warn(code, text, self._cause)
 
-    def _is_refusal(self, method: str, error: DragomanError) -> bool:
-        """Return whether the adapter answered that it will not do this at all."""
-        return method == "Execute" and self._run.record.last_sequence < self._begins_at and not is_cut(error)
+    def _is_refusal(self, error: DragomanError) -> bool:
+        """Return whether the adapter answered to an Execute that it will not do this at all."""
+        return self._run.record.last_sequence < self._begins_at and not is_cut(error)
 
-    async def _drain(
-        self, instance: AdapterInstance, method: str, request: bytes, patience: "ReconnectPolicy"
-    ) -> None:
-        """Read one upstream stream until the run is over.
+    async def _drain(self, instance: AdapterInstance, execute: bytes | None, patience: "ReconnectPolicy") -> None:
+        """Read one upstream stream until the run is over: of this Execute, or of an Attach.
 
         Raises:
             ProtocolViolationError: what came is not allowed.
@@ -231,6 +229,8 @@ class UpstreamStream:
         """
         token, metadata = self._run.adapter_token, self._run.span.trace.metadata
         metadata += ((RUN_TOKEN_METADATA_KEY, token),) if token else ()
+        method = "Attach" if execute is None else "Execute"
+        request = self._attach_request(instance) if execute is None else execute
         call = instance.channel.stream(method, request, metadata=metadata)
         self._run.end_upstream = call.cancel
         self._run.record.validator.begin_stream()
