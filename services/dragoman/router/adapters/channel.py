@@ -76,13 +76,6 @@ class AdapterChannel:
     ) -> bytes:
         """Make one unary call.
 
-        Args:
-            method: the RPC's name, e.g. ``Describe``.
-            service: whose RPC it is.
-            request: the request, serialized.
-            timeout_s: how long to wait.
-            metadata: to send along.
-
         Raises:
             DragomanError: the adapter's status, or ADAPTER_UNAVAILABLE.
         """
@@ -103,11 +96,7 @@ class AdapterChannel:
         return stream
 
     async def describe(self, timeout_s: float | None, adapter: str = "") -> adapter_pb2.DescribeResponse:
-        """Call Describe.
-
-        Args:
-            timeout_s: how long to wait.
-            adapter: which adapter to describe, if there are several.
+        """Call Describe, for one adapter if there are several.
 
         Raises:
             DragomanError: its status; ADAPTER_REFUSED if the description exceeds a bound of the contract.
@@ -153,15 +142,9 @@ class AdapterChannel:
 
 
 def addressed(kind: type[Message], data: bytes, name: str, adapter: str) -> bytes:
-    """Return the request with the adapter's type in place of a name that it may not know itself.
+    """Return a request with the adapter's type in place of a name that it may not know itself.
 
     Not written anew: of a field that comes twice the last counts, so the type is put behind.
-
-    Args:
-        kind: the request's type, which has a field ``adapter``.
-        data: the request.
-        name: the adapter's name in it.
-        adapter: the type.
     """
     if name in {"", adapter}:
         return data

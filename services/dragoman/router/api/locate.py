@@ -75,11 +75,7 @@ class RunLocator:
         self._forwarder = forwarder
 
     async def resolve(self, run_id: str, adapter: str) -> Located:
-        """Return where a run is.
-
-        Args:
-            run_id: the run.
-            adapter: its adapter, which need not be named.
+        """Return where a run is, which must be of this adapter if one is named.
 
         Raises:
             DragomanError: RUN_NOT_FOUND, RUN_LOG_UNAVAILABLE, or ADAPTER_NOT_FOUND.

@@ -112,15 +112,7 @@ class RunRecord:
         return times == 1
 
     def accept(self, event: pb.AgentEvent, size: int, now: float) -> bool:
-        """Accept the adapter's next durable event.
-
-        Args:
-            event: the event.
-            size: its size in bytes.
-            now: the time.
-
-        Returns:
-            Whether it is new; False for a known one, to be skipped.
+        """Accept the adapter's next durable event, of ``size`` bytes; False for a known one, which is to be skipped.
 
         Raises:
             ProtocolViolationError: it is not allowed here.
@@ -175,21 +167,16 @@ class RunRecord:
         self.inputs.clear()
 
     def end_attempt(self, ended: pb.AttemptEnded, now: float) -> tuple[int, bytes]:
-        """End an attempt that another one follows, by an event in place of the adapter's result.
-
-        Returns:
-            The sequence and the event.
-        """
+        """End an attempt that another one follows; return the event in place of its result, with its sequence."""
         sequence = self.validator.end_attempt()
         self.phase = pb.RUN_PHASE_RETRYING
         self.pending.clear()
         return sequence, self.own_event(now, sequence=sequence, attempt_ended=ended)
 
     def end(self, result: pb.Result, now: float) -> list[tuple[int, bytes]]:
-        """End the run by a result of the router, before which it drops what waited for the agent.
+        """End the run by a result of the router; return the events with their sequences, the result last.
 
-        Returns:
-            The events with their sequences, the result last.
+        Before it, what waited for the agent is dropped.
         """
         result.duration.FromNanoseconds(max(0, int((now - self.accepted_at) * 1e9)))
         if result.failure.code == NOT_STARTED:

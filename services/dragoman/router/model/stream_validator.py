@@ -63,15 +63,9 @@ class StreamValidator(Struct, eq=False):
         self.stream_sequence = 0
 
     def accept_durable(self, event: pb.AgentEvent, kind: str | None, size: int) -> bool:
-        """Accept the next durable event.
+        """Accept the next durable event, of ``size`` bytes; False for one that an earlier stream contained.
 
-        Args:
-            event: the event.
-            kind: the name of its body; ``None`` for one of a later revision.
-            size: its size in bytes.
-
-        Returns:
-            Whether it is new; False for one that an earlier stream contained.
+        Its ``kind`` is the name of its body, ``None`` for one of a later revision.
 
         Raises:
             ProtocolViolationError: it is not allowed here.
@@ -183,11 +177,7 @@ class StreamValidator(Struct, eq=False):
 
 
 def check_batch(event: pb.AgentEvent, size: int) -> None:
-    """Check a batch as such. Its events are checked one by one, like those that come alone.
-
-    Args:
-        event: the batch, requested or not.
-        size: its size in bytes.
+    """Check a batch of ``size`` bytes as such. Its events are checked one by one, like those that come alone.
 
     Raises:
         ProtocolViolationError: it is not allowed.

@@ -57,13 +57,7 @@ async def find_end_of_input(reader: EventReader, request_id: str, end: int) -> t
 def repeat_answer(
     run_id: str, resolved: pb.AgentEvent, answer: pb.InputAnswer, *, is_over: bool
 ) -> adapter_pb2.RespondResponse:
-    """Return the response to a second answer to an input request.
-
-    Args:
-        run_id: the run.
-        resolved: the event with the request's ``input_resolved``.
-        answer: the second answer.
-        is_over: whether the run has ended.
+    """Return the response to a second answer to an input request, which has ``resolved`` as its end.
 
     Raises:
         DragomanError: ALREADY_RESOLVED, REQUEST_EXPIRED or RUN_FINISHED.

@@ -167,13 +167,7 @@ class Sessions:
     ) -> None:
         """Write into a request which session its adapter resumes, now that the run is about to get there.
 
-        Args:
-            found: the session that is meant.
-            request: the request.
-            backend: the adapter.
-            followed: what becomes of the run's session, if that is stored here.
-            remark: emits a notice to the run's readers: a code and a text.
-
+        It is noted in ``followed``, if what becomes of the run's session is stored here.
         """
         if (key := found.selector.stored_key) is not None:
             try:
@@ -242,13 +236,7 @@ class Sessions:
     def follow(
         self, record: RunRecord, kept_by: SessionId | None, remark: Callable[[str, str], None]
     ) -> RunSession | None:
-        """Begin to follow what becomes of a run's session.
-
-        Args:
-            record: the run.
-            kept_by: what the session that it leaves is stored by; ``None`` if it is not stored here.
-            remark: emits a notice to the run's readers: a code and a text.
-        """
+        """Begin to follow what becomes of a run's session, unless it has no key, and so is not stored here."""
         if kept_by is None:
             return None
         record.session_key = rules.key_of(kept_by)

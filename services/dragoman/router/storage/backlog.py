@@ -84,11 +84,7 @@ class Backlog:
     def append(self, run: LoggedRun, sequence: int, data: bytes, *, changes_row: bool = True) -> None:
         """Add a run's next event; skipped sequences are known to be lost.
 
-        Args:
-            run: the run.
-            sequence: the event's sequence.
-            data: the event.
-            changes_row: whether the run's row is to be written with it, as the event changes more than its end.
+        The run's row is written with it if the event changes more than the run's end.
         """
         if not run.is_tracked:
             return  # another router has it, or it cannot be stored
