@@ -9,6 +9,7 @@ from typing import Final, cast
 from dragoman.router.model.spending import AMOUNTS, Account, Spent
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.storage.database import Database, Row, Statement, Value
+from msgspec.structs import asdict
 
 _COLUMNS: Final = ", ".join(AMOUNTS)
 _SUMS: Final = ", ".join(f"CAST(COALESCE(sum({name}), 0) AS bigint)" for name in AMOUNTS)
@@ -56,18 +57,7 @@ def written(run: StoredRun, *, is_new: bool) -> list[Statement]:
     """
     sql = _WRITE.format(condition="" if is_new else " AND finished_at IS NULL")
     return [
-        (
-            sql,
-            {
-                "run_id": run.run_id,
-                "owner": run.owner,
-                "budget": account.budget,
-                "value": account.value,
-                "since": account.since,
-                "until": account.until,
-                **{name: getattr(spent, name) for name in AMOUNTS},
-            },
-        )
+        (sql, {"run_id": run.run_id, "owner": run.owner, **asdict(account), **asdict(spent)})
         for account, spent in run.spent.items()
     ]
 
