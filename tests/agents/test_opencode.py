@@ -156,7 +156,9 @@ class TestOpencode(SharedAdapter, QuietSuite):
     async def test_without_any_model_it_never_takes_its_makers(self, harness: Harness, tmp_path: Path) -> None:
         # Nothing would get out, should it try.
         closed = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
-        env = {"XDG_CONFIG_HOME": str(tmp_path / "empty"), "NO_PROXY": "127.0.0.1,localhost", **closed}
+        # Its makers' models are in the catalogue that it was built with.
+        own = {"XDG_CONFIG_HOME": str(tmp_path / "empty"), "OPENCODE_MODELS_PATH": str(tmp_path / "none.json")}
+        env = {**own, "NO_PROXY": "127.0.0.1,localhost", **closed}
         seen = await harness.run("MOCK_TEXT", env=env)
         assert seen.result.outcome == pb.OUTCOME_FAILED
         assert seen.result.failure.kind == pb.FAILURE_KIND_MODEL_NOT_FOUND

@@ -43,8 +43,18 @@ OPENCODE: Final = AgentProfile(
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
         "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
         "OPENCODE_DISABLE_SHARE": "1",
+        # Else each start reads the thousands of models that it was built with.
+        "OPENCODE_MODELS_PATH": "{config}/catalogue.json",
         # It installs a package beside the user's configuration, in the background; here there is no registry.
         "NPM_CONFIG_REGISTRY": "http://127.0.0.1:9",
+    },
+    files={
+        ".config/opencode/catalogue.json": "{{}}",
+        # As if that package were there: else each start looks for it again.
+        ".config/opencode/node_modules/.package-lock.json": "{{}}",
+        ".config/opencode/package-lock.json": (
+            '{{"packages": {{"": {{"dependencies": {{"@opencode-ai/plugin": "*"}}}}}}}}'
+        ),
     },
     model={"SCRIPTED_BASE_URL": "{url}/v1", "SCRIPTED_API_KEY": "{key}"},
     model_files={
