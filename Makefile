@@ -135,7 +135,7 @@ constraints: $(VENV)/.dev $(FLOOR)/.ready $(DOCS)/.ready ## write down the versi
 bench: $(VENV)/.dev ## measure what Dragoman costs, in two minutes; FULL=1 takes a quarter of an hour and writes docs/performance.*
 	$(VENV)/bin/python -m tests.bench $(if $(FULL),--full --publish)
 
-bench-check: $(VENV)/.dev ## the same in two minutes; fails if a ratio is far from what it was
+bench-check: $(VENV)/.dev ## what has a bound; fails if a ratio is far from what it was
 	$(VENV)/bin/python -m tests.bench --check
 
 clean: ## remove what the other targets made

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -394,10 +394,18 @@ FIGURES = [
 """What issue 11 sets goals for, and what ``make bench-check`` keeps."""
 
 
-async def measure(rig: Rig, only: str) -> None:
-    """Take all measures of the mode, or one of them, one after the other."""
+def selected(only: str, *, check: bool) -> set[str]:
+    """Return the names of the measures to take: the only one, those that floors are about, or all."""
+    if only:
+        return {only}
+    bounded = {figure.of.partition(".")[0] for figure in FIGURES if figure.floor is not None}
+    return {one.name for one in MEASURES if one.name in bounded or not check}
+
+
+async def measure(rig: Rig, names: Collection[str]) -> None:
+    """Take those of the measures that the mode has, one after the other."""
     for one in MEASURES:
-        if only not in {"", one.name} or (one.only_full and not rig.is_full):
+        if one.name not in names or (one.only_full and not rig.is_full):
             continue
         if one.needs_load and rig.load is None:
             rig.remarks.append(f"{one.title}: not measured, as there is no Go to build the client and adapter with")

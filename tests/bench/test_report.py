@@ -4,7 +4,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.bench.measures import FIGURES, TITLES
+from tests.bench.measures import FIGURES, MEASURES, TITLES, selected
 from tests.bench.report import (
     Figure,
     broken_floors,
@@ -127,3 +127,16 @@ def test_each_figure_is_of_a_measure_that_exists_and_each_floor_is_no_stricter_t
 
 def test_what_is_checked_on_any_machine_is_a_ratio() -> None:
     assert all(figure.unit == "x" for figure in FIGURES if figure.floor is not None)
+
+
+def test_a_check_measures_all_that_has_a_floor_and_no_more() -> None:
+    checked = selected("", check=True)
+    assert {
+        figure.title for figure in FIGURES if figure.floor is not None and figure.of.split(".")[0] not in checked
+    } == {
+        "`dragoman run process`, CPU against `import grpc.aio`"  # which the measure `start` notes
+    }
+    assert "start" in checked
+    assert "many_paced" not in checked
+    assert selected("", check=False) == {one.name for one in MEASURES}
+    assert selected("many_paced", check=True) == {"many_paced"}
