@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.agents.conforming import ConformanceTests
 from tests.agents.filing import FilingTests
-from tests.agents.harness import TEST_S, Harness, Recipe, answering
+from tests.agents.harness import BIN, TEST_S, Harness, Recipe, answering
 from tests.agents.queueing import QueueTests
 from tests.agents.sleepers import SleeperTests
 from tests.agents.suite import ASKED, AgentSuite
@@ -34,6 +34,7 @@ CHOSEN: Final = frozenset(
     }
 )
 """The shared tests that say something about the protocol; what an agent is otherwise is its own adapter's matter."""
+COMPILED: Final = str(BIN.parent / "compiled")
 
 
 class AcpSuite(AgentSuite):
@@ -140,7 +141,10 @@ class TestQwen(AcpSuite):
     test_the_kit_examines_it = ConformanceTests.test_the_kit_examines_it
 
     recipe = recipe(
-        QWEN,
+        # As its own adapter starts it; by itself it starts a second process, as Gemini CLI does here.
+        replace(
+            QWEN, environment={**QWEN.environment, "QWEN_CODE_NO_RELAUNCH": "true", "NODE_COMPILE_CACHE": COMPILED}
+        ),
         "--acp",
         # By itself a model of its own decides what need not be asked for.
         config={"mode": "default"},
