@@ -326,7 +326,7 @@ async def test_a_list_of_runs_that_is_cut_says_so_at_a_terminal() -> None:
     assert len(piped.out.splitlines()) == 2
 
 
-def test_settings_have_type_default_and_title() -> None:
+def test_settings_have_type_default_and_meaning() -> None:
     schema = {
         "required": ["command"],
         "properties": {
@@ -336,14 +336,16 @@ def test_settings_have_type_default_and_title() -> None:
                 "default": 15,
                 "description": "Seconds to wait. Then it is killed.",
             },
-            "output": {"enum": ["text", "jsonl"], "default": "text"},
+            "output": {"type": "string", "enum": ["text", "jsonl"], "default": "text"},
+            "titled": {"title": "A title"},
             "odd": True,
         },
     }
     assert list(_settings(json.dumps(schema))) == [
-        "command (string, required): Program",
+        "command (string, required): A name on PATH",
         "graceSec (number or null, default 15): Seconds to wait",
         'output (one of text, jsonl, default "text")',
+        "titled (any): A title",
         "odd (any)",
     ]
     assert [*_settings("{"), *_settings("[]"), *_settings('{"properties": 1}')] == []

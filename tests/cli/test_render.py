@@ -141,6 +141,12 @@ TABLE: list[tuple[str, pb.AgentEvent, str, Style]] = [
         Style.TOOL,
     ),
     (
+        "file change of an unknown kind",
+        body(file_change=pb.FileChange(path="/a")),
+        "  ± /a\n",
+        Style.TOOL,
+    ),
+    (
         "artifact",
         body(artifact=pb.Artifact(name="a\x1b[2J.txt", media_type="text/plain", size=12_345)),
         "  + artifact a␛[2J.txt (12,345 bytes)\n",

@@ -259,5 +259,5 @@ def test_the_text_names_every_wrong_field() -> None:
     error = invalid_fields(
         [FieldViolation("config.a", "is not known"), FieldViolation("workspace.cwd", "is relative")]
     )
-    assert str(error) == "config.a: is not known\n  config.a: is not known\n  workspace.cwd: is relative"
+    assert str(error) == "config.a: is not known\n  workspace.cwd: is relative", "nothing is there twice"
     assert error.code is grpc.StatusCode.INVALID_ARGUMENT

@@ -146,6 +146,21 @@ def test_a_schema_in_the_code_may_refer_to_common_properties_too() -> None:
         spec("modle")
 
 
+@pytest.mark.parametrize(
+    ("kind", "schema", "message"),
+    [
+        ("Acme Agent", {}, r"type 'Acme Agent' is no name for an adapter; give it one of the form \[a-z\]"),
+        ("acme", {"type": "objekt"}, "acme: config_schema: not a JSON Schema: type: 'objekt' is not valid"),
+        ("acme", {"properties": {"n": {"minimum": "1"}}}, r"not a JSON Schema: properties\.n\.minimum: '1' is not"),
+    ],
+)
+def test_an_author_learns_of_a_wrong_declaration_before_any_run(
+    kind: str, schema: dict[str, object], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        AgentSpec(type=kind, label="", version="1", configuration_doc="", config_schema=schema)
+
+
 def test_an_adapter_without_a_spec_says_what_to_write() -> None:
     class BareAdapter(CommandLineAdapter):
         def plan(self, job: Job) -> Plan:

@@ -211,8 +211,8 @@ class DragomanError(Exception):
         return self.status or grpc.StatusCode.UNKNOWN
 
     def __str__(self) -> str:
-        wrong = "".join(f"\n  {item.path}: {item.description}" for item in self.violations)
-        return f"{self.message}{wrong}"
+        wrong = [f"{item.path}: {item.description}" for item in self.violations]
+        return "\n  ".join([self.message, *(line for line in wrong if line != self.message)])
 
 
 def invalid(path: str, description: str) -> DragomanError:

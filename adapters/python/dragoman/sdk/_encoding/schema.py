@@ -82,14 +82,26 @@ class ConfigSchema:
         Raises:
             ValueError: The schema itself is none.
         """
-        if self._is_plain is None:
-            self._is_plain = is_plain(self.schema)
-        if self._is_plain and fits(dict(config), self.schema):
+        if self._known_as_plain() and fits(dict(config), self.schema):
             return []
         errors = self._compiled().iter_errors(config)
         found = (problem for error in errors for problem in _problems(_Breach.of(error)))
         problems = dict.fromkeys(itertools.islice(found, _MOST_PROBLEMS))
         return sorted(problems, key=lambda problem: problem.path)
+
+    def check(self) -> None:
+        """Check the schema itself.
+
+        Raises:
+            ValueError: It is none.
+        """
+        if not self._known_as_plain():
+            self._compiled()
+
+    def _known_as_plain(self) -> bool:
+        if self._is_plain is None:
+            self._is_plain = is_plain(self.schema)
+        return self._is_plain
 
     def _compiled(self) -> "Validator":
         if self._validator is None:
@@ -99,7 +111,8 @@ class ConfigSchema:
             try:
                 kind.check_schema(self.schema)
             except jsonschema.SchemaError as error:
-                raise ValueError(f"not a JSON Schema: {error.message}") from error
+                place = "".join(f"{step}." for step in error.absolute_path).removesuffix(".")
+                raise ValueError(f"not a JSON Schema: {f'{place}: ' if place else ''}{error.message}") from error
             self._validator = kind(self.schema)
         return self._validator
 

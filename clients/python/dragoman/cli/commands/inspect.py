@@ -221,7 +221,7 @@ def _description(described: pb.DescribeResponse) -> list[list[Segment]]:
 
 
 def _settings(schema_json: str) -> Iterator[str]:
-    """Yield each setting with its type, its default and what it is: the title, else the description's begin."""
+    """Yield each setting with its type, its default and what it is for: as its description begins, or its title."""
     try:
         schema = json.loads(schema_json)
     except ValueError:
@@ -229,16 +229,15 @@ def _settings(schema_json: str) -> Iterator[str]:
     properties = schema.get("properties") if isinstance(schema, dict) else None
     for name, about in properties.items() if isinstance(properties, dict) else ():
         rule = about if isinstance(about, dict) else {}
-        kind = rule.get("type") or (
-            "one of " + ", ".join(map(str, rule["enum"])) if _is_list(rule, "enum") else "any"
-        )
+        kind = "one of " + ", ".join(map(str, rule["enum"])) if _is_list(rule, "enum") else rule.get("type") or "any"
         facts = " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
         if "default" in rule:
             facts += f", default {json.dumps(rule['default'], ensure_ascii=False)}"
         if _is_list(schema, "required") and name in schema["required"]:
             facts += ", required"
-        title = rule.get("title") or str(rule.get("description", "")).partition(". ")[0].removesuffix(".")
-        yield f"{name} ({facts}){f': {title}' if title else ''}"
+        # The SDK makes a title of each name, so that a title says less than a description.
+        meaning = str(rule.get("description") or "").partition(". ")[0].removesuffix(".") or rule.get("title")
+        yield f"{name} ({facts}){f': {meaning}' if meaning else ''}"
 
 
 def _is_list(rule: Mapping[str, object], key: str) -> bool:

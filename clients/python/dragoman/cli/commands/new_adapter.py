@@ -55,8 +55,8 @@ def languages() -> list[str]:
 def adapter_new_command(name: str, language: str, directory: Path | None) -> None:
     """Write a small adapter project for the agent NAME, with its test.
 
-    It runs, passes its test and conforms as it is written; its README.md says what to type. It has a copy of the SDK
-    of its language, so that it needs no checkout of Dragoman.
+    It runs, passes its test and conforms as it is written; its README.md says what to type. In another language than
+    Python it has a copy of the SDK, so that it needs no checkout of Dragoman; in Python it needs Dragoman installed.
     """
     if problem := _name_problem(name):
         raise CommandError(ErrorReport(problem, exit_code=EXIT_USAGE))

@@ -162,9 +162,9 @@ def _best_value(input_json: str) -> str:
 def file_change(event: pb.AgentEvent, debug: bool) -> list[Line]:
     """Show the changed file and its diff, cut if it is long."""
     body = event.file_change
-    what = enum_label(pb.FileOperation.DESCRIPTOR, body.operation, "FILE_OPERATION_")
+    what = f"{enum_label(pb.FileOperation.DESCRIPTOR, body.operation, 'FILE_OPERATION_')} " if body.operation else ""
     old = f"{one_line(body.old_path, 400)} → " if body.old_path else ""
-    lines = [[Segment(f"  ± {what} {old}{one_line(body.path, 400)}", Style.TOOL)]]
+    lines = [[Segment(f"  ± {what}{old}{one_line(body.path, 400)}", Style.TOOL)]]
     if body.diff:
         lines.extend(_indented(body.diff, Style.FAINT, None if debug else _CONTENT_LINES))
     return lines
