@@ -336,7 +336,8 @@ def test_settings_have_type_default_and_meaning() -> None:
                 "default": 15,
                 "description": "Seconds to wait. Then it is killed.",
             },
-            "output": {"type": "string", "enum": ["text", "jsonl"], "default": "text"},
+            "output": {"type": "string", "enum": ["", "text", "jsonl"], "default": "text"},
+            "other": {"description": "One of many, e.g. this. Or not."},
             "titled": {"title": "A title"},
             "odd": True,
         },
@@ -345,6 +346,7 @@ def test_settings_have_type_default_and_meaning() -> None:
         "command (string, required): A name on PATH",
         "graceSec (number or null, default 15): Seconds to wait",
         'output (one of text, jsonl, default "text")',
+        "other (any): One of many, e.g. this",
         "titled (any): A title",
         "odd (any)",
     ]

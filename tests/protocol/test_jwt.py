@@ -248,7 +248,7 @@ def test_keys_come_by_tls_from_no_other_place(provider: tuple[type[Provider], st
         (f"{url}/moved", "it answered 302"),
         (url.replace("http:", "https:"), "cannot be read"),
         (str(tmp_path / "none.json"), "cannot be read"),
-        (f"https://{'a' * 70}.example/keys", "cannot be read: UnicodeError"),
+        (f"https://{'a' * 70}.example/keys", "cannot be read: Unicode"),
         ("http://127.0.0.1:port/keys", "cannot be read: InvalidURL"),
         ("file://localhost/etc/passwd", "must be https"),
     ):

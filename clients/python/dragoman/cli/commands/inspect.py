@@ -1,8 +1,10 @@
 """``dragoman detect``, ``quota``, ``adapters``, ``describe`` and ``test``: information without a run."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import click
 from dragoman.cli import values
@@ -220,6 +222,9 @@ def _description(described: pb.DescribeResponse) -> list[list[Segment]]:
     return lines
 
 
+_SENTENCE_END: Final = re.compile(r"(?<!\be\.g)\.\s")
+
+
 def _settings(schema_json: str) -> Iterator[str]:
     """Yield each setting with its type, its default and what it is for: as its description begins, or its title."""
     try:
@@ -229,14 +234,15 @@ def _settings(schema_json: str) -> Iterator[str]:
     properties = schema.get("properties") if isinstance(schema, dict) else None
     for name, about in properties.items() if isinstance(properties, dict) else ():
         rule = about if isinstance(about, dict) else {}
-        kind = "one of " + ", ".join(map(str, rule["enum"])) if _is_list(rule, "enum") else rule.get("type") or "any"
+        values = [str(value) for value in rule["enum"] if value != ""] if _is_list(rule, "enum") else []
+        kind = "one of " + ", ".join(values) if values else rule.get("type") or "any"
         facts = " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
         if "default" in rule:
             facts += f", default {json.dumps(rule['default'], ensure_ascii=False)}"
         if _is_list(schema, "required") and name in schema["required"]:
             facts += ", required"
         # The SDK makes a title of each name, so that a title says less than a description.
-        meaning = str(rule.get("description") or "").partition(". ")[0].removesuffix(".") or rule.get("title")
+        meaning = _SENTENCE_END.split(str(rule.get("description") or ""), 1)[0].removesuffix(".") or rule.get("title")
         yield f"{name} ({facts}){f': {meaning}' if meaning else ''}"
 
 
