@@ -62,6 +62,17 @@ async def serving(listen: str = "127.0.0.1:0") -> AsyncIterator[str]:
         await server.stop([service], 1)
 
 
+@contextlib.asynccontextmanager
+async def serving_with(
+    files: Files, monkeypatch: pytest.MonkeyPatch, listen: str = "127.0.0.1:0", *, count: int = 3
+) -> AsyncIterator[str]:
+    """Serve with the first ``count`` of the files, which nothing else in the block uses; yield the address."""
+    async with contextlib.AsyncExitStack() as stack:
+        with files.used(monkeypatch, count=count):
+            address = await stack.enter_async_context(serving(listen))
+        yield address
+
+
 def dial(address: str) -> grpc.aio.Channel:
     return open_channel(address, [*channel_options(address), ("grpc.use_local_subchannel_pool", 1)])
 
@@ -87,10 +98,7 @@ async def test_mutual_tls_answers_who_has_a_certificate_and_the_token(
     authority, stranger = Authority(), Authority()
     server_files.fill(authority)
     client_files.fill(authority, "client")
-    with server_files.used(monkeypatch):
-        server = serving("0.0.0.0:0")
-        address = await server.__aenter__()
-    try:
+    async with serving_with(server_files, monkeypatch, "0.0.0.0:0") as address:
         with client_files.used(monkeypatch):
             assert await detect_once(address) == "OK"
             async with open_channel(address, channel_options(address), token="not-the-token") as channel:
@@ -101,8 +109,6 @@ async def test_mutual_tls_answers_who_has_a_certificate_and_the_token(
         with client_files.used(monkeypatch):
             assert await detect_once(address) == "UNAVAILABLE", "with a certificate of another authority"
         assert await detect_once(address) == "UNAVAILABLE", "in the clear"
-    finally:
-        await server.__aexit__(None, None, None)
 
 
 async def test_a_server_with_a_certificate_alone_asks_its_clients_for_none(
@@ -111,14 +117,9 @@ async def test_a_server_with_a_certificate_alone_asks_its_clients_for_none(
     authority = Authority()
     server_files.fill(authority)
     client_files.fill(authority, "client")
-    with server_files.used(monkeypatch, count=2):
-        server = serving()
-        address = await server.__aenter__()
-    try:
+    async with serving_with(server_files, monkeypatch, count=2) as address:
         with client_files.used(monkeypatch, only_ca=True):
             assert await detect_once(address) == "OK"
-    finally:
-        await server.__aexit__(None, None, None)
 
 
 @pytest.mark.parametrize("wrong", ["authority", "name"])
@@ -131,14 +132,9 @@ async def test_a_client_sends_nothing_to_a_server_that_is_not_who_it_should_be(
     else:
         server_files.fill(authority, "elsewhere.example")
     client_files.fill(authority, "client")
-    with server_files.used(monkeypatch):
-        server = serving()
-        address = await server.__aenter__()
-    try:
+    async with serving_with(server_files, monkeypatch) as address:
         with client_files.used(monkeypatch):
             assert await detect_once(address) == "UNAVAILABLE"
-    finally:
-        await server.__aexit__(None, None, None)
 
 
 async def test_a_server_takes_up_new_certificates_and_keeps_the_connections_it_has(
@@ -147,10 +143,7 @@ async def test_a_server_takes_up_new_certificates_and_keeps_the_connections_it_h
     old, new = Authority(), Authority()
     server_files.fill(old)
     client_files.fill(old, "client")
-    with server_files.used(monkeypatch):
-        server = serving()
-        address = await server.__aenter__()
-    try:
+    async with serving_with(server_files, monkeypatch) as address:
         with client_files.used(monkeypatch):
             async with dial(address) as channel:
                 stub: Any = health_pb2_grpc.HealthStub(channel)
@@ -167,8 +160,6 @@ async def test_a_server_takes_up_new_certificates_and_keeps_the_connections_it_h
                 assert await detect(channel) == "OK", "on the connection from before"
                 assert not watch.done()
                 watch.cancel()
-    finally:
-        await server.__aexit__(None, None, None)
 
 
 def test_unusable_files_are_named_before_anything_listens(
@@ -250,10 +241,7 @@ async def test_a_channel_makes_new_calls_with_new_certificates_and_lets_old_ones
     old, new = Authority(), Authority()
     server_files.fill(old)
     client_files.fill(old, "client")
-    with server_files.used(monkeypatch):
-        server = serving()
-        address = await server.__aenter__()
-    try:
+    async with serving_with(server_files, monkeypatch) as address:
         with client_files.used(monkeypatch):
             channel = open_channel(address, channel_options(address))
         async with channel:
@@ -271,5 +259,3 @@ async def test_a_channel_makes_new_calls_with_new_certificates_and_lets_old_ones
             with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
                 await stub.Detect(pb.DetectRequest())
             assert not watch.done()
-    finally:
-        await server.__aexit__(None, None, None)

@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
+import grpc
 from dragoman.client._artifacts import pieces
 from dragoman.client._channel import Channel
 from dragoman.client._logins import steps
@@ -22,6 +23,8 @@ _CHANGES_S = 120
 """Seconds that a large workspace may take to be compared."""
 _PAGE = 1000
 _Item = TypeVar("_Item")
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
 _Listing = TypeVar(
     "_Listing",
     router_pb2.ListRunsRequest,
@@ -96,10 +99,15 @@ class Client:
             raise RuntimeError("the client is not open; use it as 'async with Client(...) as client'")
         return self._open_channel
 
+    async def _ask(
+        self, rpc: "grpc.aio.UnaryUnaryMultiCallable[_Request, _Response]", request: _Request
+    ) -> _Response:
+        return await self._channel.answer(rpc(request, timeout=self._timeout))
+
     async def describe(self, adapter: str = "") -> pb.DescribeResponse:
         """Return the adapter's version, capabilities and configuration schema. It has no side effects."""
         request = pb.DescribeRequest(adapter=adapter)
-        return await self._channel.answer(self._channel.adapter.Describe(request, timeout=self._timeout))
+        return await self._ask(self._channel.adapter.Describe, request)
 
     async def detect(
         self,
@@ -120,7 +128,7 @@ class Client:
         request = pb.DetectRequest(adapter=adapter, refresh=refresh, env=env)
         if config:
             request.config.CopyFrom(to_struct(config))
-        response = await self._channel.answer(self._channel.adapter.Detect(request, timeout=self._timeout))
+        response = await self._ask(self._channel.adapter.Detect, request)
         return list(response.detections)
 
     async def test_environment(
@@ -228,7 +236,7 @@ class Client:
         request = pb.RespondRequest(
             run_id=run_id, request_id=request_id, answer=answer, responder=responder, adapter=adapter
         )
-        return await self._channel.answer(self._channel.adapter.Respond(request, timeout=self._timeout))
+        return await self._ask(self._channel.adapter.Respond, request)
 
     async def send(
         self,
@@ -258,7 +266,7 @@ class Client:
         """
         request = send_request(run_id, text, mode, input_id, attachments)
         request.sender, request.adapter = sender, adapter
-        return await self._channel.answer(self._channel.adapter.Send(request, timeout=self._timeout))
+        return await self._ask(self._channel.adapter.Send, request)
 
     async def update_run(
         self,
@@ -285,7 +293,7 @@ class Client:
         """
         request = update_request(run_id, model, permission_mode)
         request.sender, request.adapter = sender, adapter
-        return await self._channel.answer(self._channel.adapter.UpdateRun(request, timeout=self._timeout))
+        return await self._ask(self._channel.adapter.UpdateRun, request)
 
     async def get_changes(self, run_id: str, *, with_diffs: bool = True, adapter: str = "") -> pb.GetChangesResponse:
         """Return which files a run with ``track_changes`` has changed: by now, or by its end.
@@ -335,7 +343,7 @@ class Client:
         request = pb.ListModelsRequest(adapter=adapter, refresh=refresh, env=env)
         if config:
             request.config.CopyFrom(to_struct(config))
-        return await self._channel.answer(self._channel.adapter.ListModels(request, timeout=self._timeout))
+        return await self._ask(self._channel.adapter.ListModels, request)
 
     async def get_quota(
         self, adapter: str = "", *, config: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None
@@ -348,7 +356,7 @@ class Client:
         request = pb.GetQuotaRequest(adapter=adapter, env=env)
         if config:
             request.config.CopyFrom(to_struct(config))
-        return await self._channel.answer(self._channel.adapter.GetQuota(request, timeout=self._timeout))
+        return await self._ask(self._channel.adapter.GetQuota, request)
 
     def login(
         self,
@@ -383,14 +391,14 @@ class Client:
         request = pb.ListSkillsRequest(adapter=adapter, env=env)
         if cwd:
             request.workspace.cwd = cwd
-        return await self._channel.answer(self._channel.adapter.ListSkills(request, timeout=self._timeout))
+        return await self._ask(self._channel.adapter.ListSkills, request)
 
     async def sync_skills(
         self, adapter: str, skills: Iterable[pb.Skill], *, env: Mapping[str, str] | None = None
     ) -> pb.SyncSkillsResponse:
         """Install skills in the agent's own directory; those of an earlier call are removed if absent."""
         request = pb.SyncSkillsRequest(adapter=adapter, skills=skills, env=env)
-        return await self._channel.answer(self._channel.adapter.SyncSkills(request, timeout=self._timeout))
+        return await self._ask(self._channel.adapter.SyncSkills, request)
 
     async def list_adapters(self, *, describe: bool = False) -> router_pb2.ListAdaptersResponse:
         """List a router's adapters, all pages in one answer.
@@ -399,10 +407,10 @@ class Client:
             describe: first start and describe adapters that were never reached.
         """
         request = router_pb2.ListAdaptersRequest(page_size=_PAGE, describe=describe)
-        response = await self._channel.answer(self._channel.router.ListAdapters(request, timeout=self._timeout))
+        response = await self._ask(self._channel.router.ListAdapters, request)
         while response.next_page_token:
             request.page_token = response.next_page_token
-            page = await self._channel.answer(self._channel.router.ListAdapters(request, timeout=self._timeout))
+            page = await self._ask(self._channel.router.ListAdapters, request)
             response.adapters.extend(page.adapters)
             response.next_page_token = page.next_page_token
         return response
@@ -435,7 +443,7 @@ class Client:
         """
 
         async def page(request: router_pb2.ListRunsRequest) -> tuple[Iterable[router_pb2.RunSummary], str]:
-            answer = await self._channel.answer(self._channel.router.ListRuns(request, timeout=self._timeout))
+            answer = await self._ask(self._channel.router.ListRuns, request)
             return answer.runs, answer.next_page_token
 
         return await _paged(filters or router_pb2.ListRunsRequest(), page, limit)
@@ -443,7 +451,7 @@ class Client:
     async def get_run(self, run_id: str) -> router_pb2.GetRunResponse:
         """Return the state of one run."""
         request = router_pb2.GetRunRequest(run_id=run_id)
-        return await self._channel.answer(self._channel.router.GetRun(request, timeout=self._timeout))
+        return await self._ask(self._channel.router.GetRun, request)
 
     async def list_sessions(
         self, filters: router_pb2.ListSessionsRequest | None = None, *, limit: int = 100
@@ -456,7 +464,7 @@ class Client:
         """
 
         async def page(request: router_pb2.ListSessionsRequest) -> tuple[Iterable[router_pb2.StoredSession], str]:
-            answer = await self._channel.answer(self._channel.router.ListSessions(request, timeout=self._timeout))
+            answer = await self._ask(self._channel.router.ListSessions, request)
             return answer.sessions, answer.next_page_token
 
         return await _paged(filters or router_pb2.ListSessionsRequest(), page, limit)
@@ -468,13 +476,13 @@ class Client:
             DragomanError: SESSION_NOT_FOUND if there is none.
         """
         request = router_pb2.GetSessionRequest(key=key, adapter=adapter)
-        response = await self._channel.answer(self._channel.router.GetSession(request, timeout=self._timeout))
+        response = await self._ask(self._channel.router.GetSession, request)
         return response.session
 
     async def delete_session(self, key: pb.SessionKey, adapter: str) -> bool:
         """Delete a stored session; False if there was none."""
         request = router_pb2.DeleteSessionRequest(key=key, adapter=adapter)
-        response = await self._channel.answer(self._channel.router.DeleteSession(request, timeout=self._timeout))
+        response = await self._ask(self._channel.router.DeleteSession, request)
         return response.deleted
 
     async def create_agent(self, agent: router_pb2.StoredAgent) -> router_pb2.StoredAgent:
@@ -484,7 +492,7 @@ class Client:
             DragomanError: AGENT_EXISTS if another one has its name, or what is wrong with it.
         """
         request = router_pb2.CreateAgentRequest(agent=agent)
-        return (await self._channel.answer(self._channel.router.CreateAgent(request, timeout=self._timeout))).agent
+        return (await self._ask(self._channel.router.CreateAgent, request)).agent
 
     async def get_agent(self, name: str = "", *, task_key: str = "", company_id: str = "") -> router_pb2.StoredAgent:
         """Return one stored agent: by its name, or the active one of a task.
@@ -498,7 +506,7 @@ class Client:
             DragomanError: AGENT_NOT_FOUND if there is none.
         """
         request = router_pb2.GetAgentRequest(name=name, task_key=task_key, company_id=company_id)
-        return (await self._channel.answer(self._channel.router.GetAgent(request, timeout=self._timeout))).agent
+        return (await self._ask(self._channel.router.GetAgent, request)).agent
 
     async def list_agents(self, *, limit: int = 100) -> list[router_pb2.StoredAgent]:
         """List a router's stored agents, by name.
@@ -508,7 +516,7 @@ class Client:
         """
 
         async def page(request: router_pb2.ListAgentsRequest) -> tuple[Iterable[router_pb2.StoredAgent], str]:
-            answer = await self._channel.answer(self._channel.router.ListAgents(request, timeout=self._timeout))
+            answer = await self._ask(self._channel.router.ListAgents, request)
             return answer.agents, answer.next_page_token
 
         return await _paged(router_pb2.ListAgentsRequest(), page, limit)
@@ -523,7 +531,7 @@ class Client:
             DragomanError: VERSION_MISMATCH if it was changed meanwhile, AGENT_NOT_FOUND, or what is wrong with it.
         """
         request = router_pb2.UpdateAgentRequest(agent=agent)
-        return (await self._channel.answer(self._channel.router.UpdateAgent(request, timeout=self._timeout))).agent
+        return (await self._ask(self._channel.router.UpdateAgent, request)).agent
 
     async def delete_agent(self, name: str, *, version: int = 0) -> bool:
         """Delete a stored agent; False if there was none.
@@ -536,7 +544,7 @@ class Client:
             DragomanError: VERSION_MISMATCH if it has another one.
         """
         request = router_pb2.DeleteAgentRequest(name=name, version=version)
-        response = await self._channel.answer(self._channel.router.DeleteAgent(request, timeout=self._timeout))
+        response = await self._ask(self._channel.router.DeleteAgent, request)
         return response.deleted
 
     async def set_active_agent(self, task_key: str, name: str, *, company_id: str = "") -> str:
@@ -551,7 +559,7 @@ class Client:
             DragomanError: AGENT_NOT_FOUND if there is no such agent.
         """
         request = router_pb2.SetActiveAgentRequest(task_key=task_key, company_id=company_id, agent_name=name)
-        response = await self._channel.answer(self._channel.router.SetActiveAgent(request, timeout=self._timeout))
+        response = await self._ask(self._channel.router.SetActiveAgent, request)
         return response.previous_agent_name
 
     async def list_budgets(self, name: str = "", *, limit: int = 100) -> list[router_pb2.BudgetStatus]:
@@ -563,7 +571,7 @@ class Client:
         """
 
         async def page(request: router_pb2.ListBudgetsRequest) -> tuple[Iterable[router_pb2.BudgetStatus], str]:
-            answer = await self._channel.answer(self._channel.router.ListBudgets(request, timeout=self._timeout))
+            answer = await self._ask(self._channel.router.ListBudgets, request)
             return answer.budgets, answer.next_page_token
 
         return await _paged(router_pb2.ListBudgetsRequest(name=name), page, limit)
