@@ -17,7 +17,7 @@ class Calls:
         self._todo = TodoList()
 
     def begin(self, block: Fields, cwd: str) -> Iterator[pb.AgentEvent]:
-        """Take a block that calls a tool."""
+        """Handle a block that calls a tool."""
         call_id, name, tool_input = text(block, "id"), text(block, "name"), inner(block, "input")
         if call_id:
             self._open[call_id] = (name, tool_input)
@@ -33,7 +33,7 @@ class Calls:
     def end(
         self, block: Fields, structured: Fields, meta: Fields, *, denied: Container[str]
     ) -> Iterator[pb.AgentEvent]:
-        """Take a result.
+        """Handle a result.
 
         Args:
             block: the result for the model.

@@ -22,7 +22,7 @@ class Changes:
         return Write(control.request(update.update_id, mode))
 
     def answered(self, frame: Fields) -> list[Output]:
-        """Take ``control_response``: the answer to a request of ours, which need not be one for a change."""
+        """Handle ``control_response``: the answer to a request of ours, which need not be one for a change."""
         response = inner(frame, "response")
         update_id = text(response, "request_id")
         update = self._pending.pop(update_id, None)

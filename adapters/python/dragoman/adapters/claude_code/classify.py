@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from dragoman.adapters.claude_code.fields import moment
 from dragoman.sdk import FailureInfo, Terminal
 from dragoman.sdk.failures import classify_text, sentence, unknown_session
-from dragoman.sdk.fields import Fields, as_string_list, count, inner, text
+from dragoman.sdk.fields import Fields, as_string_list, count, inner, text, unix_moment
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
@@ -149,7 +148,7 @@ class Wrong(Struct, frozen=True):
 
 
 def read_error(frame: Fields, before: Wrong) -> Wrong:
-    """Take an ``assistant`` frame that stands for an error of the model's service."""
+    """Handle an ``assistant`` frame that stands for an error of the model's service."""
     parameters = inner(frame, "api_error_params")
     return replace(
         before,
@@ -157,7 +156,7 @@ def read_error(frame: Fields, before: Wrong) -> Wrong:
         api_error=text(frame, "api_error"),
         status=count(frame, "api_error_status"),
         cut=text(parameters, "cut"),
-        resets_at=moment(inner(parameters, "rate_limit_info"), "resetsAt") or before.resets_at,
+        resets_at=unix_moment(inner(parameters, "rate_limit_info"), "resetsAt") or before.resets_at,
         refused=before.refused or text(inner(frame, "message"), "stop_reason") == "refusal",
     )
 

@@ -41,7 +41,7 @@ class Inputs:
         return Write(control.user_message(words, name, images=steering.images))
 
     def changed(self, frame: Fields) -> list[Output]:
-        """Take ``command_lifecycle``: an input is queued, begun with, or done."""
+        """Handle ``command_lifecycle``: an input is queued, begun with, or done."""
         name, state = text(frame, "command_uuid"), text(frame, "state")
         if state in _TAKEN:
             return self._inputs.taken(name)

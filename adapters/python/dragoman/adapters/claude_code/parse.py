@@ -8,14 +8,13 @@ from dragoman.adapters.claude_code import control
 from dragoman.adapters.claude_code.calls import Calls
 from dragoman.adapters.claude_code.changes import Changes
 from dragoman.adapters.claude_code.classify import Wrong, read_error, terminal_of_result
-from dragoman.adapters.claude_code.fields import moment
 from dragoman.adapters.claude_code.inputs import Inputs
 from dragoman.adapters.claude_code.stream import CALLS, MessageStream
 from dragoman.adapters.claude_code.system import TESTED_VERSION, SystemFrames
 from dragoman.adapters.claude_code.usage import PROVIDER, RunTotals, session_usage
 from dragoman.sdk import Answer, Ask, CloseInput, Line, Output, Report, Stream, Terminal, Withdraw, Write
 from dragoman.sdk.detection import version_of
-from dragoman.sdk.fields import Fields, as_string, compact, count, inner, objects, text
+from dragoman.sdk.fields import Fields, as_string, compact, count, inner, objects, text, unix_moment
 from dragoman.sdk.parsing import Handler, JsonLinesParser, Steering, Untaken, Update, call_usage, notice_event
 from dragoman.v1 import event_pb2 as pb
 
@@ -68,7 +67,7 @@ class ClaudeParser(JsonLinesParser):
         self._raw = b""
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a line."""
+        """Read a line."""
         self._raw = line.data
         return super().line(stream, line)
 
@@ -77,7 +76,7 @@ class ClaudeParser(JsonLinesParser):
         return "/".join(part for part in (text(frame, "type"), text(frame, "subtype")) if part)
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         if self.report.terminal is None:
             self.report.terminal = self._deferred
         return []
@@ -158,7 +157,7 @@ class ClaudeParser(JsonLinesParser):
     def _rate_limit(self, frame: Fields) -> Iterable[Output]:
         info = inner(frame, "rate_limit_info")
         if text(info, "status") == "rejected":
-            self._wrong = Wrong(resets_at=moment(info, "resetsAt"))
+            self._wrong = Wrong(resets_at=unix_moment(info, "resetsAt"))
         usage = call_usage()  # without tokens, it adds nothing to the totals
         usage.rate_limits.extend(self._totals.limits(info))
         return [pb.AgentEvent(usage=usage)]

@@ -65,7 +65,7 @@ class MessageStream:
         """Tokens that the context can hold, once that is known."""
 
     def take(self, frame: Fields) -> Iterator[pb.AgentEvent]:
-        """Take a ``stream_event`` frame."""
+        """Handle a ``stream_event`` frame."""
         event = inner(frame, "event")
         parent = text(frame, "parent_tool_use_id")
         kind = text(event, "type")
@@ -90,7 +90,7 @@ class MessageStream:
             yield from self._end(parent, message, frame)
 
     def whole(self, frame: Fields) -> Iterator[WholeBlock]:
-        """Take an ``assistant`` frame: yield each of its blocks."""
+        """Handle an ``assistant`` frame: yield each of its blocks."""
         body = inner(frame, "message")
         message = self._messages.get(text(body, "id")) or self._remember(body)
         for content in objects(body, "content"):

@@ -8,9 +8,8 @@ Three counts run side by side and only one of them is the run's: a message's own
 from decimal import Decimal
 from typing import Final
 
-from dragoman.adapters.claude_code.fields import moment
 from dragoman.sdk.detection import Billing
-from dragoman.sdk.fields import Fields, count, inner, number, text
+from dragoman.sdk.fields import Fields, count, inner, number, text, unix_moment
 from dragoman.sdk.parsing import add_call, call_usage, cost_in_dollars, run_usage, token_counts
 from dragoman.v1 import event_pb2 as pb
 
@@ -56,7 +55,7 @@ def _rate_limits(info: Fields) -> list[pb.RateLimit]:
 
 def _rate_limit(window: str, info: Fields) -> pb.RateLimit:
     limit = pb.RateLimit(window=window, status=text(info, "status"))
-    resets_at = moment(info, "resetsAt")
+    resets_at = unix_moment(info, "resetsAt")
     if resets_at is not None:
         limit.resets_at.FromDatetime(resets_at)
     used = number(info, "utilization")
@@ -81,13 +80,13 @@ class RunTotals:
         """Tokens that the model in use can hold."""
 
     def limits(self, info: Fields) -> list[pb.RateLimit]:
-        """Take a ``rate_limit_info``; return its limits."""
+        """Handle a ``rate_limit_info``; return its limits."""
         self._limits = _rate_limits(info)
         self._uses_overage = info.get("isUsingOverage") is True
         return self._limits
 
     def add(self, result: Fields, main_model: str) -> None:
-        """Take a ``result`` frame."""
+        """Handle a ``result`` frame."""
         models = inner(result, "model_usage_since_last_result")
         for model in models:
             self._add_model(model, inner(models, model))

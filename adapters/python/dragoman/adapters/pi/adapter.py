@@ -22,7 +22,7 @@ class PiAdapter(CommandLineAdapter):
     spec = agent_spec(__package__)
 
     def plan(self, job: Job) -> Plan:
-        """Say how to run pi: the prompt goes in by standard input, everything comes out as lines of JSON."""
+        """Return how to run pi: the prompt goes in by standard input, everything comes out as lines of JSON."""
         is_rpc = has_rpc(job.version, job.settings.extra_args)
         offered, notices = offered_tools("pi", self.spec.tools, job.permissions)
         system = job.standing_text.encode()
@@ -53,12 +53,12 @@ class PiAdapter(CommandLineAdapter):
         )
 
     def parser(self, job: Job) -> Parser:
-        """Return what understands its output."""
+        """Return the parser of its output."""
         is_rpc = has_rpc(job.version, job.settings.extra_args)
         return PiRpcParser(job.roots) if is_rpc else PiParser(job.roots)
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
-        """Say what its own words mean: ``errorMessage`` of the last message, or a line on standard error."""
+        """Return what its own words mean: ``errorMessage`` of the last message, or a line on standard error."""
         return failure_of_evidence(evidence, "pi", status_leads=True)
 
     def selected_model(self, env: Mapping[str, str]) -> SelectedModel:
@@ -67,7 +67,7 @@ class PiAdapter(CommandLineAdapter):
         return SelectedModel(text(settings, "defaultModel"), text(settings, "defaultProvider"))
 
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
-        """Say who pays how, by the login stored for the provider, else the keys of ``env``."""
+        """Return who pays how, by the login stored for the provider, else the keys of ``env``."""
         kind = text(inner(stored_object(self.spec, env, "auth.json"), report.provider), "type")
         if not kind and report.provider == "anthropic" and env.get("ANTHROPIC_OAUTH_TOKEN"):
             kind = "oauth"

@@ -1,4 +1,4 @@
-"""What pi says, line by line. Pure."""
+"""pi's JSON mode, and the frames that its RPC mode has in common with that. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,13 +33,13 @@ class PiParser(JsonLinesParser):
         super().__init__(
             {
                 "session": lambda frame: [self.session_event(text(frame, "id"))],
-                "message_start": self._begun,
-                "message_update": self._updated,
-                "message_end": self._ended,
-                "tool_execution_start": self._runs,
-                "tool_execution_end": self._has_run,
-                "auto_retry_start": self._retry,
-                "agent_end": self._done,
+                "message_start": self._message_start,
+                "message_update": self._message_update,
+                "message_end": self._message_end,
+                "tool_execution_start": self._tool_start,
+                "tool_execution_end": self._tool_end,
+                "auto_retry_start": self._retry_start,
+                "agent_end": self._agent_end,
                 "agent_start": lambda _: self.retries.end(),
                 "compaction_start": compaction,
                 "compaction_end": compaction,
@@ -58,22 +58,22 @@ class PiParser(JsonLinesParser):
         """Reject a change: in JSON mode pi takes a model only when it starts."""
         return [parsing.NotUpdated(update.update_id, "in JSON mode pi takes a model only when it starts")]
 
-    def _begun(self, frame: Fields) -> Iterable[Output]:
+    def _message_start(self, frame: Fields) -> Iterable[Output]:
         self._message += text(inner(frame, "message"), "role") == "assistant"
         return ()
 
-    def _updated(self, frame: Fields) -> Iterable[Output]:
+    def _message_update(self, frame: Fields) -> Iterable[Output]:
         event = inner(frame, "assistantMessageEvent")
         kind = text(event, "type")
         if "partial" in event:
-            return () if kind.startswith("toolcall_delta") else self._news(inner(event, "partial"))
+            return () if kind.startswith("toolcall_delta") else self._new_parts(inner(event, "partial"))
         if kind not in {"text_delta", "thinking_delta"}:
             return ()
         item = f"{self._message}-{count(event, 'contentIndex') or 0}"
         return self.texts.delta(item, text(event, "delta"), kind.removesuffix("_delta"))
 
-    def _news(self, message: Fields) -> Iterator[Output]:
-        """Yield what of a message is new."""
+    def _new_parts(self, message: Fields) -> Iterator[Output]:
+        """Yield the parts of a message that are new since its last frame."""
         for index, part in enumerate(objects(message, "content")):
             kind = text(part, "type")
             if kind == "toolCall":
@@ -81,11 +81,11 @@ class PiParser(JsonLinesParser):
             elif kind in {"text", "thinking"}:
                 yield from self.texts.so_far(f"{self._message}-{index}", text(part, kind), kind)
 
-    def _ended(self, frame: Fields) -> Iterator[Output]:
+    def _message_end(self, frame: Fields) -> Iterator[Output]:
         message, report = inner(frame, "message"), self.report
         if text(message, "role") != "assistant":
             return
-        yield from self._news(message)
+        yield from self._new_parts(message)
         yield from self.texts.end_all()
         parts = objects(message, "content")
         for part in parts:
@@ -107,29 +107,29 @@ class PiParser(JsonLinesParser):
         elif reason == "stop":
             yield parsing.notice_event("answer_may_be_cut", _UNCOUNTED)
 
-    def _runs(self, frame: Fields) -> Iterable[Output]:
+    def _tool_start(self, frame: Fields) -> Iterable[Output]:
         return self._calls.running(text(frame, "toolCallId"), text(frame, "toolName"), inner(frame, "args"))
 
-    def _has_run(self, frame: Fields) -> Iterable[Output]:
+    def _tool_end(self, frame: Fields) -> Iterable[Output]:
         content = "\n".join(text(part, "text") for part in objects(inner(frame, "result"), "content"))
         code = _EXIT.search(content) if text(frame, "toolName") == "bash" else None
         is_error, exit_code = frame.get("isError") is True, int(code[1]) if code else None
         return self._calls.result(text(frame, "toolCallId"), content, is_error=is_error, exit_code=exit_code)
 
-    def _retry(self, frame: Fields) -> Iterator[Output]:
+    def _retry_start(self, frame: Fields) -> Iterator[Output]:
         self.failure = None
         yield from self.texts.retract(*self._answer)  # the message is begun anew
         attempt, most, delay_ms = (count(frame, key) or 0 for key in ("attempt", "maxAttempts", "delayMs"))
         yield from self.retries.begin(text(frame, "errorMessage"), attempt=attempt or 1, most=most, delay_ms=delay_ms)
 
-    def _done(self, _: Fields) -> Iterable[Output]:
+    def _agent_end(self, _: Fields) -> Iterable[Output]:
         if self.failure is None and self._message:
             self.report.terminal = Terminal(succeeded=True)
         return ()
 
 
 def compaction(frame: Fields) -> Iterator[Output]:
-    """Take ``compaction_start`` or ``compaction_end``."""
+    """Handle ``compaction_start`` or ``compaction_end``."""
     result, error, trigger = inner(frame, "result"), text(frame, "errorMessage"), text(frame, "reason")
     if text(frame, "type") == "compaction_start":
         yield parsing.compaction_event(trigger)

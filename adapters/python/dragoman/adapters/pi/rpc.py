@@ -57,8 +57,8 @@ def _prompt(command_id: str, prompt: str, images: Iterable[AttachedFile], **memb
     )
 
 
-class Changes:
-    """The inputs and the changes of its model that pi is given while it works."""
+class SentCommands:
+    """The commands that pi was sent while it works, for inputs and changes of its model, and what becomes of each."""
 
     def __init__(self) -> None:
         self._inputs = PendingInputs()
@@ -91,7 +91,7 @@ class Changes:
         return first
 
     def noted(self, message: Fields, *, begins_turn: bool) -> list[Output]:
-        """Take a user's message, which may be an input.
+        """Handle a user's message, which may be an input.
 
         It says more than that if pi had to change its images, and anything if an extension has changed it. The one
         that begins another turn is an input in any case.
@@ -101,17 +101,17 @@ class Changes:
         return self._inputs.taken(name or (self._inputs.first(lambda _: True) if begins_turn else ""))
 
     def queue_changed(self, frame: Fields) -> Iterable[Output]:
-        """Take what pi has in its queue."""
+        """Note what pi has in its queue."""
         self._is_queued = bool(frame.get("steering"))
         return ()
 
     def used(self) -> Iterator[Output]:
-        """Take the end of all turns: what pi has confirmed it has used, if perhaps as an extension made it."""
+        """Handle the end of all turns: what pi has confirmed it has used, if perhaps as an extension made it."""
         for name in self._confirmed:
             yield from self._inputs.taken(name)
 
     def answered(self, frame: Fields, *, is_over: bool) -> Iterator[Output]:
-        """Take the answer to a command; ``is_over``: pi's turn is."""
+        """Handle the answer to a command; ``is_over``: pi's turn is."""
         kind, _, name = text(frame, "id").partition(" ")
         is_done, data = frame.get("success") is True, inner(frame, "data")
         if kind == "steer" and not is_done:
@@ -135,15 +135,14 @@ class PiRpcParser(PiParser):
     """Understands one attempt in RPC mode, and gives pi what comes while it works."""
 
     def __init__(self, roots: Sequence[str] = ()) -> None:
-        self._changes = Changes()
+        self._sent = SentCommands()
         further = {
-            "response": self._answered,
-            "message_start": self._message_begun,
-            "compaction_start": self._compacting,
-            "compaction_end": self._compacting,
+            "response": self._response,
+            "compaction_start": self._compaction,
+            "compaction_end": self._compaction,
             "agent_end": lambda _: (),  # others may follow
-            "queue_update": self._changes.queue_changed,
-            "agent_settled": self._settled,
+            "queue_update": self._sent.queue_changed,
+            "agent_settled": self._agent_settled,
             "extension_ui_request": _cancelled,
             "extension_error": _extension_failed,
         }
@@ -152,11 +151,11 @@ class PiRpcParser(PiParser):
 
     def steer(self, steering: Steering) -> Iterable[Output] | None:
         """Give pi an input once it has the prompt; while it compacts the conversation it rejects any."""
-        return [self._changes.steer(steering)] if self._takes_commands and not self._is_compacting else None
+        return [self._sent.steer(steering)] if self._takes_commands and not self._is_compacting else None
 
     def update(self, update: Update) -> Iterable[Output] | None:
         """Give pi another model once it has the prompt."""
-        return [self._changes.update(update)] if self._takes_commands else None
+        return [self._sent.update(update)] if self._takes_commands else None
 
     def interrupt(self) -> Iterable[Output]:
         """Ask pi to stop what it does."""
@@ -164,7 +163,7 @@ class PiRpcParser(PiParser):
         return [Write(abort()) if self._is_running and self.report.deferred is None else CloseInput()]
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         self.report.terminal = self.report.terminal or self.report.deferred
         return super().finish()
 
@@ -172,10 +171,10 @@ class PiRpcParser(PiParser):
     def _takes_commands(self) -> bool:
         return self._is_running and self.report.terminal is None and not self._is_interrupted
 
-    def _answered(self, frame: Fields) -> Iterator[Output]:
+    def _response(self, frame: Fields) -> Iterator[Output]:
         name, data = text(frame, "id"), inner(frame, "data")
         if name == "get_state":
-            self._changes.provider = text(inner(data, "model"), "provider")
+            self._sent.provider = text(inner(data, "model"), "provider")
             yield self.session_event(text(data, "sessionId"))
         elif name == "prompt" and frame.get("success") is True:
             yield Write(command("get_state", "prompted"))
@@ -186,43 +185,43 @@ class PiRpcParser(PiParser):
         elif name == "prompted" and not (data.get("isStreaming") is True or self._is_running):
             yield CloseInput()  # an extension took the prompt for itself
         deferred = self.report.deferred
-        yield from self._changes.answered(frame, is_over=deferred is not None)
+        yield from self._sent.answered(frame, is_over=deferred is not None)
         if deferred is not None:
-            yield from self._ended_with(deferred)  # perhaps no turn follows after all
+            yield from self._end_turn(deferred)  # perhaps no turn follows after all
 
-    def _settled(self, _: Fields) -> Iterator[Output]:
+    def _agent_settled(self, _: Fields) -> Iterator[Output]:
         failure = self.failure
         if failure is None and not self._message:
             yield CloseInput()
             return
         subtype = "" if failure is None else "error"
         ended = Terminal(failure is None, subtype, failure, interrupted=self._is_interrupted and failure is not None)
-        yield from self._ended_with(ended)
+        yield from self._end_turn(ended)
 
-    def _ended_with(self, ended: Terminal) -> Iterator[Output]:
+    def _end_turn(self, ended: Terminal) -> Iterator[Output]:
         """Note how the turn has ended: for good, or unless another one begins with an input."""
-        if self._changes.waits and not self._is_interrupted:
+        if self._sent.waits and not self._is_interrupted:
             self.report.deferred = ended
             return
-        yield from () if self._is_interrupted else self._changes.used()
+        yield from () if self._is_interrupted else self._sent.used()
         self.report.terminal, self.report.deferred = ended, None
 
-    def _message_begun(self, frame: Fields) -> Iterator[Output]:
-        yield from self._begun(frame)
+    def _message_start(self, frame: Fields) -> Iterator[Output]:
+        yield from super()._message_start(frame)
         message = inner(frame, "message")
         if text(message, "role") == "user":
             begins_turn = self.report.deferred is not None
             if self._is_running:  # the first one is the prompt
-                yield from self._changes.noted(message, begins_turn=begins_turn)
+                yield from self._sent.noted(message, begins_turn=begins_turn)
             self._is_running = True
 
-    def _compacting(self, frame: Fields) -> Iterable[Output]:
+    def _compaction(self, frame: Fields) -> Iterable[Output]:
         self._is_compacting = text(frame, "type") == "compaction_start"
         return compaction(frame)
 
 
 def _cancelled(frame: Fields) -> Iterable[Output]:
-    """Take ``extension_ui_request``: cancel a question, and leave alone what only a terminal shows."""
+    """Handle ``extension_ui_request``: cancel a question, and leave alone what only a terminal shows."""
     if text(frame, "method") in _QUESTIONS:
         answer = {"type": "extension_ui_response", "id": text(frame, "id"), "cancelled": True}
         yield Write(json.dumps(answer).encode() + b"\n")

@@ -25,14 +25,14 @@ class TextParser:
         self._last: list[str] = []
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a line."""
+        """Read a line."""
         event = log_event(stream, line)
         if line.data and stream == "stdout" and event.log.text.strip():
             self._last = [*self._last[1 - _SUMMARY_LINES :], _shortened(event.log.text, _SUMMARY_CHARACTERS)]
         return [event]
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         self.report.summary = "\n".join(self._last)
         return []
 
@@ -62,7 +62,7 @@ class ObjectParser(JsonLinesParser):
         yield from handler(frame) or ()
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         self.report.summary = self.report.summary or self._answer()
         return super().finish()
 

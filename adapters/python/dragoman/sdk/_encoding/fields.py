@@ -12,6 +12,8 @@ Fields: TypeAlias = Mapping[str, JsonValue]
 """A JSON object."""
 
 _MOST: Final = 2**63 - 1
+_LATEST_S: Final = 253_402_300_799
+"""The end of the year 9999, in Unix seconds; Timestamp goes no further."""
 
 
 def text(fields: Fields, key: str) -> str:
@@ -51,3 +53,9 @@ def iso_moment(fields: Fields, key: str) -> datetime | None:
         return moment.astimezone(UTC) if moment.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None
+
+
+def unix_moment(fields: Fields, key: str) -> datetime | None:
+    """Return the time under ``key``, in Unix seconds; None if there is none that a timestamp can hold."""
+    seconds = number(fields, key)
+    return datetime.fromtimestamp(seconds, UTC) if seconds is not None and 0 < seconds <= _LATEST_S else None
