@@ -63,7 +63,7 @@ def begin(method: str, peer: str) -> None:
 
 
 def about(*, adapter: str = "", run_id: str = "") -> None:
-    """Take note of what the present call is for."""
+    """Note what the present call is for."""
     if (call := _CALL.get()) is not None:
         call.adapter, call.run_id = adapter or call.adapter, run_id or call.run_id
 

@@ -234,7 +234,7 @@ class _Scope(Struct):
         return self.before.plus(self.latest)
 
     def replace(self, counts: _Counts) -> bool:
-        """Take a report of a period; return whether it is another one than before: numbers only grow within one."""
+        """Handle a report of a period; return whether it is another one than before: numbers only grow within one."""
         begins = self.latest == _NOTHING or self.latest.most(counts) != counts
         if begins:
             self.before = self.total()

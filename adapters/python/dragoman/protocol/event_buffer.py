@@ -219,7 +219,7 @@ class EventBuffer:
             reader._send_ephemeral(data, self.last_sequence)  # noqa: SLF001 - one machine in two classes
 
     def close(self) -> None:
-        """Say that nothing follows. Readers end once they have read everything.
+        """Note that nothing follows. Readers end once they have read everything.
 
         Call it together with appending the result, so that nothing comes between them.
         """
@@ -266,13 +266,13 @@ class EventBuffer:
         return reader
 
     def _advance(self, taken_bytes: int) -> None:
-        """Take note that one of the readers that hold the run has got this far."""
+        """Note that one of the readers that hold the run has got this far."""
         if taken_bytes > self._taken_bytes:
             self._taken_bytes = taken_bytes
             self.on_taken()
 
     def _note_taken(self) -> None:
-        """Take note of how far the foremost reader is that holds the run."""
+        """Note how far the foremost reader is that holds the run."""
         holding = [reader._taken_bytes for reader in self._readers if reader.holds]  # noqa: SLF001 - one machine in two classes
         if holding:
             self._taken_bytes = max(holding)

@@ -25,17 +25,17 @@ class ItemLengths:
         self._lengths: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def begin(self) -> None:
-        """Take note that an attempt begins."""
+        """Note that an attempt begins."""
         self._is_complete = True
         self._lengths.clear()
 
     def miss(self) -> None:
-        """Take note that something was not seen."""
+        """Note that something was not seen."""
         self._is_complete = False
         self._lengths.clear()
 
     def take(self, kind: str, piece: pb.Text | pb.Thinking) -> str:
-        """Take the next piece of an item.
+        """Read the next piece of an item.
 
         Args:
             kind: which of both it is, by its field's name.

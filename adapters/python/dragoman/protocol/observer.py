@@ -32,7 +32,7 @@ class Observer:
     """Takes note of calls and runs that have ended: of none."""
 
     def call_ended(self, rpc: str, code: str, reason: str) -> None:
-        """Take note of a call.
+        """Note a call.
 
         Args:
             rpc: its name, e.g. ``Execute``.
@@ -41,7 +41,7 @@ class Observer:
         """
 
     def run_ended(self, adapter: str, outcome: str, duration_s: float) -> None:
-        """Take note of a run.
+        """Note a run.
 
         Args:
             adapter: the last adapter that had it.

@@ -101,7 +101,7 @@ class OrderChecker:
         return self.phases == {Phase.DONE}
 
     def observe(self, event: pb.AgentEvent) -> None:
-        """Take the next event.
+        """Read the next event.
 
         Raises:
             OrderError: it is out of order. The checker must not be used further.
@@ -120,12 +120,12 @@ class OrderChecker:
             self._observe_ephemeral(event, kind)
 
     def observe_all(self, events: Iterable[pb.AgentEvent]) -> None:
-        """Take several events."""
+        """Read several events."""
         for event in events:
             self.observe(event)
 
     def finish(self) -> None:
-        """Say that the stream ended with status OK.
+        """Note that the stream ended with status OK.
 
         Raises:
             OrderError: there was no result.

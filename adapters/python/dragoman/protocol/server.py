@@ -515,7 +515,7 @@ class DragomanServer:
         return str(address) if address.path else str(Address(host=address.host, port=port))
 
     async def set_serving(self) -> None:
-        """Say SERVING."""
+        """Report SERVING."""
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
     async def check_health(
@@ -531,7 +531,7 @@ class DragomanServer:
             await self._health.set(name, status)
 
     async def stop(self, services: Sequence[Drainable], grace_s: float) -> None:
-        """Say NOT_SERVING, let the services end their work, then close.
+        """Report NOT_SERVING, let the services end their work, then close.
 
         ``grpc``'s own graceful stop would wait for health watchers until the grace is over.
         """

@@ -115,10 +115,10 @@ class RunSpan:
         """What those get that work for the run."""
 
     def note(self, event: pb.AgentEvent) -> None:
-        """Take note of an event."""
+        """Note an event."""
 
     def end(self, result: pb.Result | None) -> None:
-        """Take note of the end; without a result the run was rejected."""
+        """Note the end; without a result the run was rejected."""
 
 
 class Tracing:

@@ -24,7 +24,7 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> AdapterInfo:
-        """Say what the adapter is. Called once."""
+        """Return what the adapter is. Called once."""
 
     @abc.abstractmethod
     def accept(self, request: pb.ExecuteRequest) -> Any:

@@ -40,7 +40,7 @@ class StreamChecker:
         return self._order.last_sequence
 
     def observe(self, event: pb.AgentEvent) -> None:
-        """Take the next event.
+        """Read the next event.
 
         Raises:
             StreamProblem: it is out of order, or wrong in itself.
@@ -59,7 +59,7 @@ class StreamChecker:
             self._observe_body(single)
 
     def finish(self) -> None:
-        """Say that the stream ended with status OK.
+        """Note that the stream ended with status OK.
 
         Raises:
             StreamProblem: there was no result.

@@ -37,7 +37,7 @@ class Changes:
         return Write(self._peer.request(_METHOD, params, tag))
 
     def answered(self, answer: Response[str]) -> list[Output] | None:
-        """Take the answer to a request; None if it is to another one."""
+        """Handle the answer to a request; None if it is to another one."""
         update = self._pending.pop(answer.tag, None)
         if update is None:
             return None

@@ -38,13 +38,13 @@ class Inputs:
         return Write(self._peer.request("turn/steer", params, f"{_TAG} {name}"))
 
     def answered(self, answer: Response[str]) -> list[Output] | None:
-        """Take the answer to a request; None if it is to another one."""
+        """Handle the answer to a request; None if it is to another one."""
         tag, _, name = answer.tag.partition(" ")
         if tag != _TAG:
             return None
         return self._inputs.refused(name) if answer.error is not None else []
 
     def noted(self, params: Fields) -> Iterable[Output]:
-        """Take an item of the conversation, which may be an input that Codex has put there."""
+        """Handle an item of the conversation, which may be an input that Codex has put there."""
         item = inner(params, "item")
         return self._inputs.taken(text(item, "clientId")) if text(item, "type") == "userMessage" else []

@@ -57,7 +57,7 @@ class Opening:
         }
 
     def answered(self, answer: Response[str]) -> Iterable[Output]:
-        """Take the answer to a request."""
+        """Handle the answer to a request."""
         step = self._steps.get(answer.tag)
         if step is None:
             return []  # to an interruption: the turn's end is reported separately

@@ -50,7 +50,7 @@ class AppServerParser:
         self._changes = Changes(self._peer, self._thread)
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a line."""
+        """Read a line."""
         message = self._peer.read(line.data) if stream == "stdout" else None
         if stream == "stderr" and _REPEATED in line.data:
             return []
@@ -61,7 +61,7 @@ class AppServerParser:
         return outputs_of(self.report, stream, line, partial(self._message, message), native)
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         if self.report.terminal is not None:
             return []
         self._sum_up()

@@ -110,7 +110,7 @@ class ThreadEvents:
             yield pb.AgentEvent(session=session)
 
     def agent_ended(self, params: Fields) -> Events:
-        """Take the end of a nested agent's turn."""
+        """Handle the end of a nested agent's turn."""
         thread, status = text(params, "threadId"), text(inner(params, "turn"), "status")
         call = self._agents.pop(thread, None)
         if call is not None:
@@ -168,7 +168,7 @@ class ThreadEvents:
         yield pb.AgentEvent(tool_result=result)
 
     def _next_part(self, params: Fields) -> Events:
-        """Take the beginning of another part of an item; parts are emitted as paragraphs."""
+        """Handle the beginning of another part of an item; parts are emitted as paragraphs."""
         item_id = text(params, "itemId")
         return self._texts.delta(item_id, "\n\n") if item_id in self._texts.open() else ()
 

@@ -43,7 +43,7 @@ class Calls:
         """Bytes that running commands have printed, by call."""
 
     def begin(self, item: Fields) -> Iterator[pb.AgentEvent]:
-        """Take the start of an item."""
+        """Handle the start of an item."""
         call = tool_call(item, self._cwd)
         if call is not None:
             self.open[call.id] = item
@@ -53,7 +53,7 @@ class Calls:
             yield pb.AgentEvent(tool_call=call)
 
     def output(self, params: Fields) -> Iterator[pb.AgentEvent]:
-        """Take what a running command has printed."""
+        """Handle what a running command has printed."""
         call_id, words = text(params, "itemId"), text(params, "delta")
         if call_id and words:
             offset = self._printed.get(call_id, 0)
@@ -62,7 +62,7 @@ class Calls:
             yield pb.AgentEvent(tool_output=output)
 
     def end(self, item: Fields) -> Iterator[pb.AgentEvent]:
-        """Take the end of an item."""
+        """Handle the end of an item."""
         if tool_call(item, self._cwd) is None:
             return
         call_id = text(item, "id")

@@ -86,11 +86,11 @@ class RunTotals:
         self.context_size: int | None = None
 
     def begin(self, thread: str, usage: Fields) -> None:
-        """Take a thread's ``tokenUsage`` as it was before this run."""
+        """Handle a thread's ``tokenUsage`` as it was before this run."""
         self._before[thread] = read_counts(inner(usage, "total"))
 
     def take(self, thread: str, usage: Fields, *, is_main: bool) -> pb.Usage | None:
-        """Take a thread's ``tokenUsage`` in this run; return a call's usage, None if there was no call."""
+        """Handle a thread's ``tokenUsage`` in this run; return a call's usage, None if there was no call."""
         total, last = read_counts(inner(usage, "total")), read_counts(inner(usage, "last"))
         if thread not in self._before:
             self._before[thread] = total if is_main and total == self._stored else minus(total, last)

@@ -46,7 +46,7 @@ class Conversation:
         yield CloseInput()
 
     def answered(self, response: jsonrpc.Response[str]) -> Iterator[Output]:
-        """Take the answer to a request."""
+        """Handle the answer to a request."""
         if self._report.terminal is not None:
             return
         if response.error is not None:

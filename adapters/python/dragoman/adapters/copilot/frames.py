@@ -46,26 +46,26 @@ def notice(severity: pb.Severity.ValueType, kind: str, message: str) -> pb.Agent
 
 
 def info(data: Fields, agent: str) -> Events:
-    """Take ``session.info``."""
+    """Handle ``session.info``."""
     del agent
     kind = text(data, "infoType")
     return () if kind in _PLAIN_INFO else [notice(pb.SEVERITY_INFO, kind or "info", text(data, "message"))]
 
 
 def warning(data: Fields, agent: str) -> Events:
-    """Take ``session.warning``."""
+    """Handle ``session.warning``."""
     del agent
     return [notice(pb.SEVERITY_WARNING, text(data, "warningType") or "warning", text(data, "message"))]
 
 
 def compacting(data: Fields, agent: str) -> Events:
-    """Take ``session.compaction_start``."""
+    """Handle ``session.compaction_start``."""
     del agent
     yield compaction_event(text(data, "trigger"))
 
 
 def compacted(data: Fields, agent: str) -> Events:
-    """Take ``session.compaction_complete``."""
+    """Handle ``session.compaction_complete``."""
     del agent
     yield compaction_event(
         text(data, "trigger"),
@@ -77,7 +77,7 @@ def compacted(data: Fields, agent: str) -> Events:
 
 
 def subagent(status: pb.SubagentStatus.ValueType, data: Fields, agent: str) -> Events:
-    """Take ``subagent.started`` and its ends."""
+    """Handle ``subagent.started`` and its ends."""
     call_id = text(data, "toolCallId")
     event = pb.Subagent(
         id=agent or call_id,

@@ -44,7 +44,7 @@ class Inputs:
         return self._request("session.send", params, f"{_TAG} {steering.input_id}")
 
     def answered(self, answer: Response[str]) -> list[Output] | None:
-        """Take the answer to a request; None if it is to another one."""
+        """Handle the answer to a request; None if it is to another one."""
         tag, _, input_id = answer.tag.partition(" ")
         if tag != _TAG:
             return None
@@ -60,7 +60,7 @@ class Inputs:
         return []
 
     def noted(self, data: Fields, agent: str) -> list[Output]:
-        """Take ``user.message``: the prompt, an input, or what Copilot adds itself."""
+        """Handle ``user.message``: the prompt, an input, or what Copilot adds itself."""
         name = text(data, "messageId")
         if agent or not name:
             return []

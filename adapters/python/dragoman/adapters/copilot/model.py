@@ -29,26 +29,26 @@ class ModelEvents:
         self._context_size: int | None = None
 
     def turn_started(self, data: Fields, agent: str) -> Events:
-        """Take ``assistant.turn_start``."""
+        """Handle ``assistant.turn_start``."""
         del data
         if not agent:
             self._report.turns = (self._report.turns or 0) + 1
         return ()
 
     def call_failed(self, data: Fields, agent: str) -> Events:
-        """Take ``model.call_failure``."""
+        """Handle ``model.call_failure``."""
         if not agent:
             self._failure = data
         return ()
 
     def failed(self, data: Fields, agent: str) -> Events:
-        """Take ``session.error``."""
+        """Handle ``session.error``."""
         if not agent:
             self.error = failure_of_error(data, self._failure)
         return [notice(pb.SEVERITY_ERROR, text(data, "errorType") or "error", text(data, "message"))]
 
     def retried(self, data: Fields, agent: str) -> Iterable[pb.AgentEvent]:
-        """Take ``assistant.turn_retry``."""
+        """Handle ``assistant.turn_retry``."""
         yield from self.texts.retract(*self.texts.open(agent))
         if agent:
             return
@@ -58,33 +58,33 @@ class ModelEvents:
         yield from self.retries.begin(details, attempt=self._retry_count, cause=retry_cause(reason, status))
 
     def text_delta(self, data: Fields, agent: str) -> Events:
-        """Take ``assistant.message_delta``."""
+        """Handle ``assistant.message_delta``."""
         return self.texts.delta(text(data, "messageId") or "message", text(data, "deltaContent"), owner=agent)
 
     def thinking_delta(self, data: Fields, agent: str) -> Events:
-        """Take ``assistant.reasoning_delta``."""
+        """Handle ``assistant.reasoning_delta``."""
         item_id, words = text(data, "reasoningId") or "reasoning", text(data, "deltaContent")
         return self.texts.delta(item_id, words, "thinking", owner=agent)
 
     def message(self, data: Fields, agent: str) -> Events:
-        """Take ``assistant.message``."""
+        """Handle ``assistant.message``."""
         if not agent:
             self._report.summary = text(data, "content") or self._report.summary
         return self.texts.whole(text(data, "messageId") or "message", text(data, "content"), owner=agent)
 
     def thinking(self, data: Fields, agent: str) -> Events:
-        """Take ``assistant.reasoning``."""
+        """Handle ``assistant.reasoning``."""
         item_id = text(data, "reasoningId") or "reasoning"
         return self.texts.whole(item_id, text(data, "content"), "thinking", owner=agent)
 
     def context(self, data: Fields, agent: str) -> Events:
-        """Take ``session.usage_info``."""
+        """Handle ``session.usage_info``."""
         if not agent:
             self._context_size = count(data, "tokenLimit")
         return ()
 
     def usage(self, data: Fields, agent: str) -> Events:
-        """Take ``assistant.usage``, which ends a call."""
+        """Handle ``assistant.usage``, which ends a call."""
         call, report = call_usage(data), self._report
         report.usage = add_call(report.usage, call)
         provider = text(data, "modelProvider")

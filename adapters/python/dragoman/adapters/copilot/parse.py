@@ -99,12 +99,12 @@ class CopilotParser:
         }
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a message, or a line of standard error."""
+        """Handle a message, or a line of standard error."""
         message = self._conversation.peer.read(line.data) if stream == "stdout" else None
         return outputs_of(self.report, stream, line, partial(self._take, message) if message is not None else None)
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         return list(self._model.texts.end_all())
 
     def interrupt(self) -> Iterable[Output]:

@@ -33,7 +33,7 @@ class Questions:
         """Requests that were allowed: for a path beyond the workspace Copilot asks twice."""
 
     def permission(self, data: Fields, tool_name: str, lineage: pb.Lineage | None) -> Ask | Write | None:
-        """Take ``permission.requested``. None: it needs no answer."""
+        """Handle ``permission.requested``. None: it needs no answer."""
         request, prompt = inner(data, "permissionRequest"), inner(data, "promptRequest")
         request_id = text(data, "requestId")
         if data.get("resolvedByHook") is True or not request_id:
@@ -76,7 +76,7 @@ class Questions:
         return any(real == str(root) or real.startswith(f"{root}/") for root in self._skill_roots)
 
     def user_input(self, request: jsonrpc.Request, peer: jsonrpc.Peer[Any]) -> Ask:
-        """Take ``userInput.request``: a question of the model."""
+        """Handle ``userInput.request``: a question of the model."""
         choices = as_string_list(request.params.get("choices"))
         asked = pb.InputRequest(
             id=f"user-input-{request.id}",

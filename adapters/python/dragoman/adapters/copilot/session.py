@@ -22,7 +22,7 @@ class SessionFrames:
         self._emitted = pb.Session()
 
     def connected(self, version: str) -> Iterator[pb.AgentEvent]:
-        """Take Copilot's version."""
+        """Note Copilot's version."""
         self.now.agent_version = version
         if version == TESTED_VERSION:
             return
@@ -32,21 +32,21 @@ class SessionFrames:
         yield notice_event("version_untested", message, hint=hint)
 
     def opened(self, data: Fields, agent: str) -> Events:
-        """Take ``session.start`` or ``session.resume``."""
+        """Handle ``session.start`` or ``session.resume``."""
         del agent
         self.now.native_id = text(data, "sessionId") or self.now.native_id
         self.now.model = text(data, "selectedModel") or self.now.model
         return ()
 
     def skills_loaded(self, data: Fields, agent: str) -> Events:
-        """Take ``session.skills_loaded``."""
+        """Handle ``session.skills_loaded``."""
         del agent
         del self.now.skills[:]
         self.now.skills.extend(text(skill, "name") for skill in objects(data, "skills"))
         return self.news()
 
     def mcp_loaded(self, data: Fields, agent: str) -> Events:
-        """Take ``session.mcp_servers_loaded``."""
+        """Handle ``session.mcp_servers_loaded``."""
         del agent
         del self.now.mcp_servers[:]
         for server in objects(data, "servers"):
@@ -54,7 +54,7 @@ class SessionFrames:
         return self.news() if self._emitted.native_id else ()
 
     def titled(self, data: Fields, agent: str) -> Events:
-        """Take ``session.title_changed``."""
+        """Handle ``session.title_changed``."""
         del agent
         self.now.title = text(data, "title")
         return self.news() if self._emitted.native_id else ()

@@ -49,7 +49,7 @@ class Calls:
         return self._names.get(call_id, "")
 
     def pending(self, data: Fields, name: str) -> Iterator[pb.AgentEvent]:
-        """Take that the model begins to write a call."""
+        """Handle the start of a call that the model still writes."""
         call_id = text(data, "toolCallId")
         if call_id and call_id not in self._names:
             self._names[call_id] = name
@@ -57,7 +57,7 @@ class Calls:
             yield pb.AgentEvent(tool_call=call)
 
     def begin(self, data: Fields) -> Iterator[pb.AgentEvent]:
-        """Take ``tool.execution_start``."""
+        """Handle ``tool.execution_start``."""
         call_id, name, arguments = text(data, "toolCallId"), text(data, "toolName"), inner(data, "arguments")
         if not call_id:
             return
@@ -75,7 +75,7 @@ class Calls:
         yield pb.AgentEvent(tool_call=call)
 
     def output(self, data: Fields) -> Iterator[pb.AgentEvent]:
-        """Take ``tool.shell_output``."""
+        """Handle ``tool.shell_output``."""
         call_id, words = text(data, "toolCallId"), text(data, "text")
         stream = pb.OUTPUT_STREAM_STDERR if text(data, "stream") == "stderr" else pb.OUTPUT_STREAM_STDOUT
         offset = self._offsets.get((call_id, stream), 0)
@@ -85,7 +85,7 @@ class Calls:
             yield pb.AgentEvent(tool_output=output)
 
     def end(self, data: Fields, *, is_cancelled: bool) -> Iterator[pb.AgentEvent]:
-        """Take ``tool.execution_complete``."""
+        """Handle ``tool.execution_complete``."""
         if self._names.pop(text(data, "toolCallId"), None) is None:
             return
         result = tool_result(data, is_cancelled=is_cancelled)

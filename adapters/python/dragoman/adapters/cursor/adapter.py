@@ -27,7 +27,7 @@ class CursorAdapter(CommandLineAdapter):
     spec = agent_spec(__package__)
 
     def plan(self, job: Job) -> Plan:
-        """Say how to run Cursor: the prompt goes in by standard input, lines of JSON come out."""
+        """Return how to run Cursor: the prompt goes in by standard input, lines of JSON come out."""
         notices = []
         if not allows_everything(job.permissions):
             message = "Cursor does not ask when it prints: unless everything is allowed, it only proposes changes."
@@ -40,11 +40,11 @@ class CursorAdapter(CommandLineAdapter):
         )
 
     def parser(self, job: Job) -> Parser:
-        """Return what understands its output."""
+        """Return the parser of its output."""
         return CursorParser([job.settings.cwd, *job.settings.additional_directories])
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
-        """Say what its words mean: of a failure it writes them to standard error, and no last frame."""
+        """Return what its words mean: of a failure it writes them to standard error, and no last frame."""
         terminal = evidence.report.terminal
         message = terminal.failure.message if terminal and terminal.failure else evidence.stderr_tail.strip()
         if evidence.resumed and unknown_session(message):
@@ -59,7 +59,7 @@ class CursorAdapter(CommandLineAdapter):
         return replace(found, message=f"Cursor: {found.message}{advice}", code=code, errors=(message,))
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
-        """Say whether Cursor is logged in."""
+        """Return whether Cursor is logged in."""
         if env.get("CURSOR_API_KEY"):
             return AuthFinding(adapter_pb2.AUTH_STATE_OK, "api_key")
         answer = await probe([executable, "status"], env, _STATUS_LIMIT_S)
@@ -71,7 +71,7 @@ class CursorAdapter(CommandLineAdapter):
         return AuthFinding(adapter_pb2.AUTH_STATE_UNKNOWN)
 
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
-        """Say who pays how: without a key only a login is left; a key does not say what plan is behind it."""
+        """Return who pays how: without a key only a login is left; a key does not say what plan is behind it."""
         del report
         kind = pb.BILLING_TYPE_UNSPECIFIED if env.get("CURSOR_API_KEY") else pb.BILLING_TYPE_SUBSCRIPTION
         return Billing(kind, "cursor")

@@ -63,7 +63,7 @@ class CursorParser(JsonLinesParser):
         self._begun: set[str] = set()
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         self.report.summary = self.report.summary or self.texts.last_text
         return super().finish()
 

@@ -78,7 +78,7 @@ class GeminiAcpParser:
         """Texts with which Gemini CLI announces modes that it was asked for, as if its model had said them."""
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a line."""
+        """Read a line."""
         frame = parse_json_object(line.data) if stream == "stdout" else None
         if frame is None:
             return self._inner.line(stream, line)
@@ -124,7 +124,7 @@ class GeminiAcpParser:
         return replace(output, encode=encoded)
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         return self._inner.finish()
 
     def update(self, update: Update) -> Iterable[Output] | None:

@@ -32,7 +32,7 @@ class History:
         self._prompt: Write | None = None
 
     def take(self, frame: Fields, kind: str) -> list[Output] | None:
-        """Take a frame; None if it is not about the history.
+        """Handle a frame; None if it is not about the history.
 
         Args:
             frame: the frame.

@@ -62,13 +62,13 @@ class StreamParser(JsonLinesParser):
         self._loops = ""
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a line."""
+        """Read a line."""
         self._raw = line.data.decode("utf-8", "replace")
         retrying = self._retrying(self._raw) if stream == "stderr" else []
         return [*retrying, *super().line(stream, line)]
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         self.report.summary = self.texts.last_text
         return super().finish()
 

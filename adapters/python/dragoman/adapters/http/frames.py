@@ -26,7 +26,7 @@ class Frames:
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Take bytes, and yield the frames that they complete."""
+        """Read bytes, and yield the frames that they complete."""
         for line in self._splitter.feed(chunk):
             yield from self._line(line)
 

@@ -94,7 +94,7 @@ class Listener:
             writer.close()
 
     async def _one(self, reader: asyncio.StreamReader) -> int:
-        """Take one request, and return the status of its answer."""
+        """Handle one request, and return the status of its answer."""
         import h11  # noqa: PLC0415 - rarely needed
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEAD)

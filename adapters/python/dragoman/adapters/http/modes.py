@@ -40,7 +40,7 @@ class Conversation:
         self._session = ""
 
     async def at_once(self, call: Call) -> None:
-        """Take the answer as the result."""
+        """Read the answer as the result."""
         answer = await self._begun(call)
         fields = self._fields(answer)
         if answer.status == 202 or self._paths.state(fields) == "running":
@@ -48,7 +48,7 @@ class Conversation:
         self._end(fields)
 
     async def stream(self, call: Call) -> None:
-        """Take the answer piece by piece."""
+        """Read the answer piece by piece."""
         async with self._exchange.begun(call) as (head, chunks):
             if head.status >= 300:
                 whole = replace(head, body=b"".join([chunk async for chunk in chunks]))
@@ -152,7 +152,7 @@ class Conversation:
             self._turn.run.emit(pb.AgentEvent(session=session))
 
     def _end(self, fields: Fields) -> None:
-        """Take an answer as the last."""
+        """Read an answer as the last."""
         self._note(fields)
         report, run = self._turn.report, self._turn.run
         report.raw_json = compact(dict(fields)) if fields else ""
@@ -168,7 +168,7 @@ class Conversation:
     # Streams.
 
     def _frame(self, data: bytes, last: Fields | None) -> tuple[Fields | None, bool]:
-        """Take a frame; return the last one with values, and whether the stream is done."""
+        """Read a frame; return the last one with values, and whether the stream is done."""
         if data.strip() == DONE:
             return last, True
         fields = parse_json_object(data)

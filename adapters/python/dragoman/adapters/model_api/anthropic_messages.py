@@ -71,7 +71,7 @@ class AnthropicReader:
         self.reply = reply
 
     def take(self, data: Fields) -> Iterator[pb.AgentEvent]:
-        """Take one event of the stream."""
+        """Handle one event of the stream."""
         index = str(read.count(data, "index") or 0)
         match read.text(data, "type"):
             case "message_start":

@@ -87,7 +87,7 @@ class OpenAIReader:
         self._refused = False
 
     def take(self, data: Fields) -> Iterator[pb.AgentEvent]:
-        """Take one chunk of the stream."""
+        """Handle one chunk of the stream."""
         self.reply.model = read.text(data, "model") or self.reply.model
         self._count(read.inner(data, "usage"))
         for choice in read.objects(data, "choices")[:1]:

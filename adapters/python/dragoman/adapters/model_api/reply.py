@@ -110,7 +110,7 @@ class Reply:
     # What the vendors' readers call.
 
     def words(self, kind: Literal["text", "thinking"], key: str, words: str) -> Iterator[pb.AgentEvent]:
-        """Take a piece of text or thinking."""
+        """Handle a piece of text or thinking."""
         block = self.blocks.get(key) or self.open(kind, key)
         if words:
             block.parts.append(words)
@@ -158,4 +158,4 @@ class Reader(Protocol):
     reply: Reply
 
     def take(self, data: Fields) -> Iterable[pb.AgentEvent]:
-        """Take one event of the stream."""
+        """Handle one event of the stream."""

@@ -23,7 +23,7 @@ class Opening:
         self._report = report
 
     def hello(self, frame: Fields) -> Iterable[Output]:
-        """Take the bridge's first line, which lists the gateway's methods."""
+        """Handle the bridge's first line, which lists the gateway's methods."""
         methods = frame.get("methods")
         if isinstance(methods, list) and PLUGIN_METHOD in methods:
             return ()
@@ -34,7 +34,7 @@ class Opening:
         return self._fail(FailureInfo(pb.FAILURE_KIND_INVALID_CONFIG, message, code="openclaw_plugin_missing"))
 
     def opened(self, frame: Fields) -> Iterable[Output]:
-        """Take the answer to the request that creates the session or looks it up."""
+        """Handle the answer to the request that creates the session or looks it up."""
         resumes = self._job.session.disposition == pb.SESSION_DISPOSITION_RESUME
         if frame.get("ok") is not True:
             message = error_of(frame)
@@ -48,7 +48,7 @@ class Opening:
         return [plan.session_event(self._job, self._report), *questions, Write(following)]
 
     def adjusted(self, frame: Fields) -> Iterable[Output]:
-        """Take the answer to the request that gives a resumed session this run's choices."""
+        """Handle the answer to the request that gives a resumed session this run's choices."""
         if frame.get("ok") is not True:
             return self._fail(failure_of(error_of(frame), {}))
         return [Write(plan.turn(self._job))]

@@ -54,7 +54,7 @@ class OpenClawParser(JsonLinesParser):
         }
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         return self._close_item()
 
     def _hello(self, frame: Fields) -> Iterable[Output]:

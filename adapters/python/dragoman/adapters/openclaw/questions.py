@@ -23,7 +23,7 @@ class Questions:
         self._cwd = job.settings.cwd
 
     def fetched(self, frame: Fields) -> Iterable[Output]:
-        """Take a question of the plugin, and fetch the next one."""
+        """Handle a question of the plugin, and fetch the next one."""
         asked = inner(frame, "payload")
         question_id, call_id = text(asked, "id"), text(asked, "call")
         if frame.get("ok") is not True or not question_id:
@@ -45,7 +45,7 @@ class Questions:
         return [Ask(request, encode), Write(plan.next_question(self._job))]
 
     def approval(self, event: str, payload: Fields) -> Iterable[Output]:
-        """Take a question of OpenClaw's own policy about commands, if its user has tightened that."""
+        """Handle a question of OpenClaw's own policy about commands, if its user has tightened that."""
         approval_id, asked = text(payload, "id"), inner(payload, "request")
         if text(asked, "sessionKey") != plan.session_key(self._job) or not approval_id:
             return ()

@@ -33,13 +33,13 @@ class Calls:
         self._cwd = cwd
 
     def begin(self, data: Fields) -> Iterator[pb.AgentEvent]:
-        """Take the start of a call."""
+        """Handle the start of a call."""
         call_id, name, tool_input = read.text(data, "toolCallId"), read.text(data, "name"), read.inner(data, "args")
         self.open[call_id] = (name, tool_input)
         yield pb.AgentEvent(tool_call=tool_call(call_id, name, tool_input))
 
     def end(self, data: Fields, *, was_stopped: bool) -> Iterator[pb.AgentEvent]:
-        """Take the result of a call."""
+        """Handle the result of a call."""
         call_id = read.text(data, "toolCallId")
         name, tool_input = self.open.pop(call_id, (read.text(data, "name"), {}))
         result = tool_result(call_id, data, was_denied=call_id in self.denied, was_stopped=was_stopped)

@@ -18,7 +18,7 @@ class QwenAdapter(AcpAdapter):
     spec = agent_spec(__package__)
 
     def plan(self, job: Job) -> Plan:
-        """Say how to run it."""
+        """Return how to run it."""
         return replace(super().plan(job), files={DEFAULTS_FILE: compact(DEFAULTS).encode()})
 
     def acp_args(self, job: Job) -> Sequence[str]:
@@ -39,7 +39,7 @@ class QwenAdapter(AcpAdapter):
         return renewing_login(env)
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
-        """Say whether a provider is configured."""
+        """Return whether a provider is configured."""
         del executable
         return find_login(env)
 

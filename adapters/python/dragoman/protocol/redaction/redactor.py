@@ -64,7 +64,7 @@ class Redactor:
         self._short = Index([form for form in self._forms if len(form) < LONG])
 
     def __repr__(self) -> str:
-        """Say how many values are known, never which."""
+        """Return how many values are known, never which."""
         return f"<Redactor of {len(self._forms)} forms>"
 
     def text(self, text: str) -> str:
@@ -229,7 +229,7 @@ class StreamRedactor:
         return REDACTED if self._changed else shown
 
     def feed(self, text: str) -> str:
-        """Take the next piece and return what is decided now; perhaps nothing."""
+        """Read the next piece and return what is decided now; perhaps nothing."""
         text = self._pending + text
         return self._emit(text, self._redactor.undecided(text))
 

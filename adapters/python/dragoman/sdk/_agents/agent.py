@@ -53,7 +53,7 @@ class AgentAdapter(AgentHooks, Adapter):
         return LoginMemory()
 
     def describe(self) -> AdapterInfo:
-        """Say what the adapter is."""
+        """Return what the adapter is."""
         return self.spec
 
     def accept(self, request: adapter_pb2.ExecuteRequest) -> Settings:

@@ -40,7 +40,7 @@ class CommandLineAdapter(AgentAdapter):
 
     @abc.abstractmethod
     def parser(self, job: Job) -> Parser:
-        """Return what understands the output of this attempt."""
+        """Return the parser of the output of this attempt."""
 
     async def prepare(self, job: Job, env: Mapping[str, str]) -> Mapping[str, str]:
         """Bring about what must be there before the agent is started, such as a server that runs share.

@@ -30,10 +30,10 @@ class AgentHooks(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, job: Job) -> Plan:
-        """Say how to run the agent. Pure."""
+        """Return how to run the agent. Pure."""
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
-        """Say what went wrong, where this agent's conventions are more precise than its final message. Pure."""
+        """Return what went wrong, where this agent's conventions are more precise than its final message. Pure."""
         del evidence
         return None
 
@@ -51,7 +51,7 @@ class AgentHooks(abc.ABC):
         return ()
 
     async def auth(self, executable: str, env: Mapping[str, str]) -> AuthFinding:
-        """Say whether the agent is logged in: one look, quick, without spending."""
+        """Return whether the agent is logged in: one look, quick, without spending."""
         del executable, env
         return AuthFinding(adapter_pb2.AUTH_STATE_UNKNOWN)
 
@@ -64,7 +64,7 @@ class AgentHooks(abc.ABC):
         return SelectedModel()
 
     def billing(self, env: Mapping[str, str], report: Report) -> Billing:
-        """Say who pays how for an attempt, where the agent has not said so itself.
+        """Return who pays how for an attempt, where the agent has not said so itself.
 
         Asked after the attempt. Quick: a look at variables and files, no program is started.
         """

@@ -288,7 +288,7 @@ class _Lines(_Watch):
         super().pipe_connection_lost(fd, exc)
 
     def _finish(self, fd: int) -> None:
-        """Take what a pipe ended with, which may lack its newline."""
+        """Read what a pipe ended with, which may lack its newline."""
         if fd in self._splitters:
             for line in self._splitters[fd].finish():
                 self._heard(line.data.decode("utf-8", "replace"))

@@ -20,7 +20,7 @@ class Splitter(Protocol):
     """Cuts a byte stream into messages."""
 
     def feed(self, data: bytes) -> list[Line]:
-        """Take the next bytes and return the messages they complete."""
+        """Read the next bytes and return the messages they complete."""
 
     def finish(self) -> list[Line]:
         """Return what the stream ended with, and start afresh."""
@@ -56,7 +56,7 @@ class MessageSplitter:
         self._cut = 0
 
     def feed(self, data: bytes) -> list[Line]:
-        """Take the next bytes of the stream and return the messages they complete."""
+        """Read the next bytes of the stream and return the messages they complete."""
         lines: list[Line] = []
         position = 0
         while position < len(data):

@@ -51,7 +51,7 @@ class LineSplitter:
         self._cut_ends_in_return = False
 
     def feed(self, data: bytes) -> list[Line]:
-        """Take the next bytes of the stream and return the lines they complete."""
+        """Read the next bytes of the stream and return the lines they complete."""
         # split() works at memory speed and looks only at what is new, so neither a flood of short
         # lines nor one long line in small pieces costs more than its bytes.
         first, *rest = data.split(b"\n")
@@ -136,7 +136,7 @@ class HeadTail:
         return max(0, self._total - self._head_size - self._tail_size)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Read the next bytes of the stream."""
         self._total += len(data)
         room = self._head_size - len(self._head)
         if room > 0:

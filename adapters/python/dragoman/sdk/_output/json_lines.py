@@ -54,7 +54,7 @@ class JsonLinesParser:
         self._type_key = type_key
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a line."""
+        """Read a line."""
         frame = parse_json_object(line.data) if stream == "stdout" else None
         if frame is None:
             return [log_event(stream, line)]
@@ -65,7 +65,7 @@ class JsonLinesParser:
         return outputs_of(self.report, stream, line, read, self.frame_name(frame) if self._names_frames else "")
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         if self.report.terminal is None and self.failure is not None:
             self.report.terminal = Terminal(succeeded=False, subtype="error", failure=self.failure)
         return list(self.texts.end_all())

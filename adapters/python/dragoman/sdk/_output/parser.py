@@ -147,10 +147,10 @@ class Parser(Protocol):
     report: Report
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a line."""
+        """Read a line."""
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
 
 
 @runtime_checkable

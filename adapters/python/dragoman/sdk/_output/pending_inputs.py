@@ -25,11 +25,11 @@ class PendingInputs:
         return next((name for name, steering in self._waiting.items() if fits(steering)), "")
 
     def taken(self, name: str) -> list[Output]:
-        """Take note that the agent begins with an input; one that is not known is none."""
+        """Note that the agent begins with an input; one that is not known is none."""
         steering = self._waiting.pop(name, None)
         return [] if steering is None else [steering.taken]
 
     def refused(self, name: str) -> list[Output]:
-        """Take note that the agent rejects an input; one that is not known is none."""
+        """Note that the agent rejects an input; one that is not known is none."""
         steering = self._waiting.pop(name, None)
         return [] if steering is None else [Untaken(steering.input_id)]

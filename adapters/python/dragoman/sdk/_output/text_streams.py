@@ -57,7 +57,7 @@ class TextStreams:
         self._ended: dict[_Key, int] = {}
 
     def take(self, event: pb.AgentEvent, kind: str) -> None:
-        """Take an event of one of ``KINDS``, and write what is decided of its text."""
+        """Handle an event of one of ``KINDS``, and write what is decided of its text."""
         if kind == "tool_output":
             self._take_output(event)
             return

@@ -78,7 +78,7 @@ class ChildHandler(Protocol):
         """Note that the command was not started: for example ENOENT, EACCES, E2BIG, ENOEXEC."""
 
     def data(self, stream: Stream, data: bytes) -> None:
-        """Take output; never empty, cut anywhere."""
+        """Read output; never empty, cut anywhere."""
 
     def eof(self, stream: Stream) -> None:
         """Note that a stream has no more output."""

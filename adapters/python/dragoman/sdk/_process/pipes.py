@@ -125,7 +125,7 @@ class OutputPipe:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Take the next piece when there is one, in a turn of its own: other runs have theirs in between."""
+        """Read the next piece when there is one, in a turn of its own: other runs have theirs in between."""
         self._stop()
         if self._is_paused or not self._has_begun or not self.is_open:
             return

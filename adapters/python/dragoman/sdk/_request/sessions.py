@@ -98,7 +98,7 @@ def session_update(
     handle: pb.SessionHandle | None,
     kept: pb.SessionHandle | None = None,
 ) -> pb.SessionUpdate | None:
-    """Say what to do with the stored session.
+    """Return what to do with the stored session.
 
     A run that succeeded, or was cancelled, leaves a conversation that can be resumed. No id is kept from a failed
     one. A session that was lost is forgotten, unless a new one takes its place.

@@ -74,13 +74,13 @@ class AgentOutput:
             self._write_logs()
 
     def end_stream(self, stream: Stream) -> None:
-        """Take what was left without a newline."""
+        """Read what was left without a newline."""
         for line in self._splitters[stream].finish():
             self.line(stream, self._decided(line) if self._over_budget else line)
         self._write_logs()
 
     def finish(self) -> None:
-        """Take what the parser emits at the end of all output."""
+        """Publish what the parser emits at the end of all output."""
         self._emit(self.outputs_of(self._parser.finish, "parser.finish", is_end=True), None)
 
     def line(self, stream: Stream, line: Line) -> None:

@@ -178,7 +178,7 @@ class Attempt:
         self._lost_workspace = bool(self._job.settings.cwd) and not os.path.isdir(self._job.settings.cwd)  # noqa: PTH112 - a string is at hand
 
     def data(self, stream: Stream, data: bytes) -> None:
-        """Take output: activity for the clocks, lines for the parser."""
+        """Read output: activity for the clocks, lines for the parser."""
         self._clocks.activity(_now())
         self._output.feed(stream, data)
         is_stopping = self._run.cancellation.is_requested or self._stop_sequence.has_begun
@@ -186,7 +186,7 @@ class Attempt:
             self._pace.check()
 
     def eof(self, stream: Stream) -> None:
-        """Take what was left without a newline."""
+        """Read what was left without a newline."""
         self._output.end_stream(stream)
 
     def exited(self, code: int | None, signal: int | None) -> None:

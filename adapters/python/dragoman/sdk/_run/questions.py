@@ -44,7 +44,7 @@ class Questions:
         self._on_failure = on_failure
 
     def ask(self, ask: Ask, *, is_ending: bool) -> None:
-        """Take a question.
+        """Handle a question.
 
         Args:
             ask: the question.

@@ -198,7 +198,7 @@ class Run:
             self.budget.observe(event)
 
     def end_turn(self) -> None:
-        """Take note that the agent's turn is over: nothing of it follows."""
+        """Note that the agent's turn is over: nothing of it follows."""
         self.sent.end_turn()
         self.updates.end_turn()
         self._text_streams.end_all()

@@ -146,12 +146,12 @@ class SentInputs:
                 return
 
     def settle(self, message: pb.Message) -> None:
-        """Take note that the agent took an input; a message is about none that does not wait."""
+        """Note that the agent took an input; a message is about none that does not wait."""
         if self._waiting.pop(message.input_id, None) is None:
             message.ClearField("input_id")
 
     def refuse(self, input_id: str) -> None:
-        """Take note that the agent rejected what it was given in its present turn; another turn may begin with it."""
+        """Note that the agent rejected what it was given in its present turn; another turn may begin with it."""
         self._offered.discard(input_id)
         if input_id in self._waiting:
             self._refused.add(input_id)
@@ -162,7 +162,7 @@ class SentInputs:
         self._drop(offered, UNCONFIRMED)
 
     def end_turn(self) -> None:
-        """Take note that the present turn is over: what was for it waits for the next one."""
+        """Note that the present turn is over: what was for it waits for the next one."""
         self.on_steer = None
         self._steering.clear()
         self._offered.clear()

@@ -117,7 +117,7 @@ class RunUpdates:
             waiting.sequence.set_result(event.sequence)
 
     def refuse(self, update_id: str, why: str) -> None:
-        """Take note that the agent has rejected a change; ``why`` is in its own words."""
+        """Note that the agent has rejected a change; ``why`` is in its own words."""
         waiting = self._settled(update_id)
         if waiting is not None:
             words = self._run.redactor.text(why)[:_MOST_WORDS]
@@ -125,12 +125,12 @@ class RunUpdates:
             self._fail(waiting, DragomanError(Reason.UPDATE_REFUSED, message, {"run_id": self._run.run_id}))
 
     def end_turn(self) -> None:
-        """Take note that the present turn is over: what the agent has not answered is for the next one."""
+        """Note that the present turn is over: what the agent has not answered is for the next one."""
         self.on_update = None
         self._offered.clear()
 
     def end_attempt(self) -> None:
-        """Take note that the attempt is over, and with it what was changed."""
+        """Note that the attempt is over, and with it what was changed."""
         self.end_turn()
         self._model = self._permission_mode = ""
 

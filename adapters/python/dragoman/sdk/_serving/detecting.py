@@ -25,7 +25,7 @@ class DetectionServicer:
         self._loaded: dict[str, AdapterServicer] = {}
 
     async def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802
-        """Say what the adapter is that the request names."""
+        """Return what the adapter is that the request names."""
         return await self._named(request.adapter).Describe(request, context)
 
     async def Detect(self, request: pb.DetectRequest, context: Context) -> pb.DetectResponse:  # noqa: N802

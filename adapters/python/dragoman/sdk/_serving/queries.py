@@ -33,7 +33,7 @@ class QueryServicer:
         self.instance_id = new_instance_id()
 
     async def Describe(self, request: pb.DescribeRequest, _context: Context) -> pb.DescribeResponse:  # noqa: N802
-        """Say what the adapter is."""
+        """Return what the adapter is."""
         check_name(self.info, request.adapter)
         info = self.info
         response = pb.DescribeResponse(
@@ -81,7 +81,7 @@ class QueryServicer:
         return await self._adapter.list_models(request)
 
     async def GetQuota(self, request: pb.GetQuotaRequest, _context: Context) -> pb.GetQuotaResponse:  # noqa: N802
-        """Say how much of the account's rate limits is used."""
+        """Return how much of the account's rate limits is used."""
         check_name(self.info, request.adapter)
         if not self.info.has(event_pb2.FEATURE_QUOTA):
             raise DragomanError(Reason.NOT_IMPLEMENTED, f"{self.info.type} does not report its account's rate limits")

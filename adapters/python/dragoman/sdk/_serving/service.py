@@ -158,7 +158,7 @@ class AdapterServicer(QueryServicer):
         return pb.UpdateRunResponse(sequence=await run.updates.make(request, request.sender or caller_name()))
 
     async def GetChanges(self, request: pb.GetChangesRequest, _context: Context) -> pb.GetChangesResponse:  # noqa: N802
-        """Say what a run changed in its workspace."""
+        """Return what a run changed in its workspace."""
         check_name(self.info, request.adapter)
         run = self._runs.find(request.run_id)
         bind_context(run_id=run.run_id, adapter=self.info.type)

@@ -38,7 +38,7 @@ class AcpAdapter(CommandLineAdapter):
         return conversation(job, self.acp_options(job))
 
     def plan(self, job: Job) -> Plan:
-        """Say how to run the agent."""
+        """Return how to run the agent."""
         return Plan(
             argv=(job.executable, *self.acp_args(job), *job.settings.extra_args),
             stdin=opening(self.acp_options(job), self.spec.version),
@@ -49,7 +49,7 @@ class AcpAdapter(CommandLineAdapter):
         )
 
     def parser(self, job: Job) -> Parser:
-        """Return what understands the agent's output, and answers it."""
+        """Return the parser of the agent's output, which answers it too."""
         return AcpParser(self.acp_conversation(job), self.acp_options(job), self.spec.version)
 
 

@@ -38,7 +38,7 @@ class Changes:
         return Write(self._peer.request(method, {"sessionId": session_id, **params}, tag))
 
     def answered(self, tag: str, result: Fields, error: RpcError | None) -> Output | None:
-        """Take the answer to a request for a change; None if it was for none."""
+        """Handle the answer to a request for a change; None if it was for none."""
         if tag not in self._pending:
             return None
         update_id, adjustment = self._pending.pop(tag)

@@ -113,7 +113,7 @@ class AcpParser:
     # What the run loop calls.
 
     def line(self, stream: Stream, line: Line) -> Iterable[Output]:
-        """Take a line."""
+        """Read a line."""
         message = self._peer.read(line.data) if stream == "stdout" else None
         if message is None or isinstance(message, Stray):
             return [log_event(stream, line)]
@@ -121,7 +121,7 @@ class AcpParser:
         return outputs_of(self.report, stream, line, partial(self._message, message), native)
 
     def finish(self) -> Iterable[Output]:
-        """Take the end of all output."""
+        """Handle the end of all output."""
         outputs: list[Output] = list(self._updates.speech.pause())
         if self.report.terminal is None:
             self._sum_up({})
@@ -213,7 +213,7 @@ class AcpParser:
         return outputs
 
     def _goes_on(self) -> list[Output]:
-        """Take note that the agent works, so that its turn is not over, and that it has what it was given."""
+        """Note that the agent works, so that its turn is not over, and that it has what it was given."""
         if self._stopping or self.report.terminal is not None:
             return []
         self.report.deferred = None
@@ -233,7 +233,7 @@ class AcpParser:
         return [cancel, *self._fail(failure, subtype="no_progress")]
 
     def _nested_updates(self, session: str, update: Fields) -> list[Output] | None:
-        """Take an update of a session that was not begun here, so the agent has begun it: a nested agent's."""
+        """Handle an update of a session that was not begun here, so the agent has begun it: a nested agent's."""
         if session not in self._nested:
             if len(self._nested) >= _MOST_NESTED:
                 return None
@@ -319,7 +319,7 @@ class AcpParser:
     # The end.
 
     def _joined(self, answer: Response[str]) -> list[Output]:
-        """Take the answer to a prompt that joined the turn: the turn's own, if that ended before."""
+        """Handle the answer to a prompt that joined the turn: the turn's own, if that ended before."""
         steering = self._unanswered.pop(answer.tag, None)
         if answer.error is not None:
             return self._not_joined(steering, answer.error)

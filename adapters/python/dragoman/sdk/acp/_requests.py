@@ -40,7 +40,7 @@ class Requests:
             self._handlers["elicitation/create"] = self._elicitation
 
     def take(self, request: Request) -> list[Output]:
-        """Take a request."""
+        """Handle a request."""
         if request.method in self._options.acknowledged:
             return [Write(self._peer.result(request.id, {}))]
         handler = self._handlers.get(request.method)
@@ -49,7 +49,7 @@ class Requests:
         return [handler(request)]
 
     def withdraw(self, params: Fields) -> list[Output]:
-        """Take ``$/cancel_request``: the agent no longer wants its answer."""
+        """Handle ``$/cancel_request``: the agent no longer wants its answer."""
         about = params.get("requestId")
         for question_id, request in list(self._open.items()):
             if request.id == about and type(request.id) is type(about):

@@ -245,7 +245,7 @@ class ToolCalls:
             yield from self._emit(call)
 
     def update(self, update: Fields) -> Iterator[pb.AgentEvent]:
-        """Take ``tool_call`` or ``tool_call_update``."""
+        """Handle ``tool_call`` or ``tool_call_update``."""
         call = self.merge(update)
         if call is None:
             return

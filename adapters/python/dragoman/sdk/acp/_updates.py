@@ -134,7 +134,7 @@ class Speech:
         return "".join(self._last)
 
     def emit(self, kind: _SpeechKind, update: Fields) -> Iterator[pb.AgentEvent]:
-        """Take a piece of text or reasoning."""
+        """Handle a piece of text or reasoning."""
         words, message = block_text(inner(update, "content")), text(update, "messageId")
         if not words:
             return
@@ -224,7 +224,7 @@ class Updates:
         return self._model_name(self.choices.model) if self.choices.model else ""
 
     def take(self, update: Fields) -> Iterable[pb.AgentEvent] | None:
-        """Take an update. None: it is of no known kind."""
+        """Handle an update. None: it is of no known kind."""
         kind = text(update, "sessionUpdate")
         if kind in self._facts:
             return [] if self._nested else self._facts[kind](update)
@@ -240,7 +240,7 @@ class Updates:
             yield pb.AgentEvent(usage=usage)
 
     def set_up(self, session_id: str, offer: Offer, result: Fields) -> Iterator[pb.AgentEvent]:
-        """Take what the answer to session/new and its like contains."""
+        """Handle what the answer to session/new and its like contains."""
         self.session.native_id = session_id
         self.session.agent_version = offer.agent_version
         self.choices.read_session(result)

@@ -116,7 +116,7 @@ def _print(text: str, style: Style = Style.SYSTEM) -> None:
 
 
 def print_next_steps(found: Sequence[pb.Detection]) -> None:
-    """Say what to type next: a run of each agent that is ready."""
+    """Print what to type next: a run of each agent that is ready."""
     program = _program()
     agents = [one for one in found if not detections.is_generic(one)]
     ready = [one for one in agents if detections.is_ready(one)]

@@ -33,7 +33,7 @@ class TypedInputs:
         self._questions = 0
 
     def enable(self, *, takes: bool) -> None:
-        """Say whether the agent takes what is typed."""
+        """Set whether the agent takes what is typed."""
         self._takes = takes
         self._update()
 
