@@ -261,7 +261,7 @@ def test_a_status_alone_has_a_code(status: int) -> None:
     [
         ({"terminal_reason": "max_turns"}, "claude_max_turns", "Raise config.maxTurnsPerRun"),
         ({"terminal_reason": "budget_exhausted"}, "claude_max_budget_usd", "Raise config.maxBudgetUsd"),
-        ({"terminal_reason": "prompt_too_long"}, "claude_prompt_too_long", "Begin a new session"),
+        ({"terminal_reason": "prompt_too_long"}, "claude_prompt_too_long", "Start a new session"),
         ({"subtype": "error_max_turns"}, "claude_max_turns", "Raise config.maxTurnsPerRun"),
         ({"subtype": "error_max_budget_usd"}, "claude_max_budget_usd", "Raise config.maxBudgetUsd"),
         ({"subtype": "error_max_structured_output_retries"}, "claude_max_structured_output_retries", "JSON Schema"),

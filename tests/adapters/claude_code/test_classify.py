@@ -219,7 +219,7 @@ def test_why_it_tries_again(error: str, status: int | None, kind: str) -> None:
             "Choose another model, or another account.",
         ),
         (["server_error"], [408], "UPSTREAM_UNAVAILABLE", "server_error", "Wait a while."),
-        ([], [413], "CONTEXT_OVERFLOW", "request_too_large", "Begin a new session, or give less at once."),
+        ([], [413], "CONTEXT_OVERFLOW", "request_too_large", "Start a new session, or send a shorter prompt."),
         (["rate_limit"], [429], "RATE_LIMITED", "rate_limited", "Wait a while."),
         (["overloaded"], [529], "UPSTREAM_UNAVAILABLE", "overloaded", "Wait a while."),
         (
@@ -241,7 +241,7 @@ def test_why_it_tries_again(error: str, status: int | None, kind: str) -> None:
             [],
             "OUTPUT_LIMIT",
             "max_output_tokens",
-            "Ask for less at once, or set CLAUDE_CODE_MAX_OUTPUT_TOKENS in env.",
+            "Ask for a shorter answer, or set CLAUDE_CODE_MAX_OUTPUT_TOKENS in env.",
         ),
     ],
 )

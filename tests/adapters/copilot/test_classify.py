@@ -28,7 +28,7 @@ def name_of(kind: pb.FailureKind.ValueType) -> str:
         ("authorization", "AUTH_REQUIRED", SPEC.login_hint),
         ("quota", "QUOTA_EXCEEDED", ""),
         ("rate_limit", "RATE_LIMITED", ""),
-        ("context_limit", "CONTEXT_OVERFLOW", "Begin a new session, or give less at once."),
+        ("context_limit", "CONTEXT_OVERFLOW", "Start a new session, or send a shorter prompt."),
         ("query", "NO_RESULT", ""),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_session_is_only_lost_if_one_was_to_go_on() -> None:
     lost = failure_of_text(words, resumed=True)
     assert lost is not None
     assert (name_of(lost.kind), lost.code) == ("SESSION_LOST", "copilot_session_lost")
-    assert lost.message == f"{SPEC.label}: {words}. It is begun anew."
+    assert lost.message == f"{SPEC.label}: {words}. A new session is started."
     assert failure_of_text(words, resumed=False) is None
     assert failure_of_text("  \n", resumed=True) is None
     long = failure_of_text("error: " + "x" * 3000, resumed=False)

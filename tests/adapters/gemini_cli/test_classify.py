@@ -12,6 +12,7 @@ from dragoman.adapters.gemini_cli.classify import (
     retry_cause,
     with_status,
 )
+from dragoman.sdk.failures import SHORTER_PROMPT
 from dragoman.v1 import event_pb2 as pb
 
 
@@ -185,9 +186,13 @@ def test_a_status_alone(status: int, kind: str, code: str, advice: str) -> None:
             for text in ("Models/x is not found", "model not found")
         ),
         ("x is not supported for generateContent", "MODEL_NOT_FOUND", "Choose another model."),
-        ("The input token count (9) exceeds 8", "CONTEXT_OVERFLOW", "Begin a new session."),
-        ("it exceeds the maximum number of tokens", "CONTEXT_OVERFLOW", "Begin a new session."),
-        ("the context window is full", "CONTEXT_OVERFLOW", "Begin a new session."),
+        ("The input token count (9) exceeds 8", "CONTEXT_OVERFLOW", SHORTER_PROMPT),
+        (
+            "it exceeds the maximum number of tokens",
+            "CONTEXT_OVERFLOW",
+            SHORTER_PROMPT,
+        ),
+        ("the context window is full", "CONTEXT_OVERFLOW", SHORTER_PROMPT),
         *((text, "QUOTA_EXCEEDED", "Wait for the reset, or pay.") for text in ("daily quota", "RequestsPerDay")),
         *((text, "QUOTA_EXCEEDED", "Wait for the reset, or pay.") for text in ("limit: 0", "credits are depleted")),
         ("you have exhausted your capacity", "QUOTA_EXCEEDED", "Wait for the reset, or pay."),
@@ -224,10 +229,10 @@ def test_errors_that_say_nothing() -> None:
     [
         (
             "It was blocked",
-            "Gemini CLI: It was blocked. Put the task otherwise, or ask another model.",
+            "Gemini CLI: It was blocked. Rephrase the task, or choose another model.",
             ("It was blocked",),
         ),
-        ("MAX_TOKENS", "Gemini CLI: MAX_TOKENS. Ask for less at once.", ("MAX_TOKENS",)),
+        ("MAX_TOKENS", "Gemini CLI: MAX_TOKENS. Ask for a shorter answer.", ("MAX_TOKENS",)),
         ("Nothing", "Gemini CLI: Nothing. The model gave no usable answer.", ("Nothing",)),
         ("", "Gemini CLI failed. The model gave no usable answer.", ()),
     ],

@@ -79,9 +79,9 @@ def test_how_long_to_wait() -> None:
 @pytest.mark.parametrize(
     ("stop", "kind", "code", "advice"),
     [
-        ("refusal", pb.FAILURE_KIND_MODEL_REFUSED, "refusal", "ask another model."),
+        ("refusal", pb.FAILURE_KIND_MODEL_REFUSED, "refusal", "choose another model."),
         ("length", pb.FAILURE_KIND_OUTPUT_LIMIT, "max_tokens", "Raise config.maxTokens"),
-        ("context", pb.FAILURE_KIND_CONTEXT_OVERFLOW, "context_window", "Begin a new session"),
+        ("context", pb.FAILURE_KIND_CONTEXT_OVERFLOW, "context_window", "Start a new session"),
     ],
 )
 def test_an_answer_that_is_not_whole(stop: Any, kind: int, code: str, advice: str) -> None:

@@ -10,7 +10,16 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from dragoman.sdk import FailureInfo, Terminal
-from dragoman.sdk.failures import classify_text, sentence, unknown_session
+from dragoman.sdk.failures import (
+    CHECK_NETWORK,
+    NEW_SESSION,
+    REPHRASE,
+    SHORTER_PROMPT,
+    WAIT,
+    classify_text,
+    sentence,
+    unknown_session,
+)
 from dragoman.sdk.fields import Fields, as_string_list, count, inner, text, unix_moment
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
@@ -39,9 +48,7 @@ _BY_TERMINAL_REASON: Final[Mapping[str, _Rule]] = {
     "budget_exhausted": _Rule(
         pb.FAILURE_KIND_MAX_TURNS, "claude_max_budget_usd", "Raise config.maxBudgetUsd, or go on in this session."
     ),
-    "prompt_too_long": _Rule(
-        pb.FAILURE_KIND_CONTEXT_OVERFLOW, "claude_prompt_too_long", "Begin a new session, or give less at once."
-    ),
+    "prompt_too_long": _Rule(pb.FAILURE_KIND_CONTEXT_OVERFLOW, "claude_prompt_too_long", SHORTER_PROMPT),
 }
 _BY_SUBTYPE: Final[Mapping[str, _Rule]] = {
     "error_max_turns": _BY_TERMINAL_REASON["max_turns"],
@@ -52,26 +59,18 @@ _BY_SUBTYPE: Final[Mapping[str, _Rule]] = {
         "The model did not manage an answer that fits the JSON Schema.",
     ),
 }
-_REFUSED: Final = _Rule(
-    pb.FAILURE_KIND_MODEL_REFUSED,
-    "claude_refusal",
-    "Put the task otherwise, or ask another model.",
-)
-_CONTEXT_FULL: Final = _Rule(
-    pb.FAILURE_KIND_CONTEXT_OVERFLOW, "claude_context_window_exceeded", "Begin a new session, or give less at once."
-)
+_REFUSED: Final = _Rule(pb.FAILURE_KIND_MODEL_REFUSED, "claude_refusal", REPHRASE)
+_CONTEXT_FULL: Final = _Rule(pb.FAILURE_KIND_CONTEXT_OVERFLOW, "claude_context_window_exceeded", SHORTER_PROMPT)
 _BY_ERROR: Final[Mapping[str, _Rule]] = {
     # result.api_error, or api_error of the last message
     "usage_limit_reached": _Rule(
         pb.FAILURE_KIND_QUOTA_EXCEEDED, "claude_usage_limit_reached", "Wait for the reset, or use an API key."
     ),
-    "connection_failed": _Rule(
-        pb.FAILURE_KIND_NETWORK, "claude_connection_failed", "See whether the model's service can be reached."
-    ),
+    "connection_failed": _Rule(pb.FAILURE_KIND_NETWORK, "claude_connection_failed", CHECK_NETWORK),
     "max_output_tokens": _Rule(
         pb.FAILURE_KIND_OUTPUT_LIMIT,
         "claude_max_output_tokens",
-        "Ask for less at once, or set CLAUDE_CODE_MAX_OUTPUT_TOKENS in env.",
+        "Ask for a shorter answer, or set CLAUDE_CODE_MAX_OUTPUT_TOKENS in env.",
     ),
     # error of the last message
     "authentication_failed": _Rule(pb.FAILURE_KIND_AUTH_REQUIRED, "claude_auth_required", LOGIN_HINT),
@@ -80,9 +79,9 @@ _BY_ERROR: Final[Mapping[str, _Rule]] = {
     "model_not_found": _Rule(
         pb.FAILURE_KIND_MODEL_NOT_FOUND, "claude_model_not_found", "Choose another model, or another account."
     ),
-    "rate_limit": _Rule(pb.FAILURE_KIND_RATE_LIMITED, "claude_rate_limited", "Wait a while."),
-    "overloaded": _Rule(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "claude_overloaded", "Wait a while."),
-    "server_error": _Rule(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "claude_server_error", "Wait a while."),
+    "rate_limit": _Rule(pb.FAILURE_KIND_RATE_LIMITED, "claude_rate_limited", WAIT),
+    "overloaded": _Rule(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "claude_overloaded", WAIT),
+    "server_error": _Rule(pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "claude_server_error", WAIT),
 }
 _BY_STATUS: Final[Mapping[int, _Rule]] = {
     401: _BY_ERROR["authentication_failed"],
@@ -90,9 +89,7 @@ _BY_STATUS: Final[Mapping[int, _Rule]] = {
     403: _BY_ERROR["authentication_failed"],
     404: _BY_ERROR["model_not_found"],
     408: _BY_ERROR["server_error"],
-    413: _Rule(
-        pb.FAILURE_KIND_CONTEXT_OVERFLOW, "claude_request_too_large", "Begin a new session, or give less at once."
-    ),
+    413: _Rule(pb.FAILURE_KIND_CONTEXT_OVERFLOW, "claude_request_too_large", SHORTER_PROMPT),
     429: _BY_ERROR["rate_limit"],
     529: _BY_ERROR["overloaded"],
 }
@@ -104,7 +101,7 @@ _STREAM_BROKE: Final = _Rule(
     "claude_stream_broken",
     "See what between here and the service cuts streams.",
 )
-_LOST: Final = _Rule(pb.FAILURE_KIND_SESSION_LOST, "claude_session_lost", "It is begun anew.")
+_LOST: Final = _Rule(pb.FAILURE_KIND_SESSION_LOST, "claude_session_lost", NEW_SESSION)
 
 _BY_TEXT: Final[tuple[tuple[re.Pattern[str], _Rule], ...]] = (
     (

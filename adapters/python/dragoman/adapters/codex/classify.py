@@ -89,7 +89,7 @@ def failure_of_text(output: str, *, resumed: bool) -> FailureInfo | None:
 
 def lost_session(output: str) -> FailureInfo:
     """Return the failure of a missing thread."""
-    message = "Codex has no such thread (any more)."
+    message = "Codex does not know this thread."
     return FailureInfo(pb.FAILURE_KIND_SESSION_LOST, message, code="codex_thread_not_found", errors=(output,))
 
 

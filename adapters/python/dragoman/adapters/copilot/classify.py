@@ -5,7 +5,17 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from dragoman.sdk import FailureInfo, Terminal
-from dragoman.sdk.failures import classify_http, classify_text, sentence, unknown_session
+from dragoman.sdk.failures import (
+    ANSWER_CUT,
+    NEW_SESSION,
+    OTHER_MODEL,
+    REPHRASE,
+    SHORTER_PROMPT,
+    classify_http,
+    classify_text,
+    sentence,
+    unknown_session,
+)
 from dragoman.sdk.fields import Fields, count, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
@@ -33,9 +43,9 @@ _BY_WORDS: Final = (
 )  # fmt: skip
 _ADVICE: Final[Mapping[Kind, str]] = {
     pb.FAILURE_KIND_AUTH_REQUIRED: _SPEC.login_hint,
-    pb.FAILURE_KIND_MODEL_NOT_FOUND: "Choose another model.",
-    pb.FAILURE_KIND_CONTEXT_OVERFLOW: "Begin a new session, or give less at once.",
-    pb.FAILURE_KIND_SESSION_LOST: "It is begun anew.",
+    pb.FAILURE_KIND_MODEL_NOT_FOUND: OTHER_MODEL,
+    pb.FAILURE_KIND_CONTEXT_OVERFLOW: SHORTER_PROMPT,
+    pb.FAILURE_KIND_SESSION_LOST: NEW_SESSION,
 }
 
 
@@ -77,17 +87,14 @@ def failure_of_text(output: str, *, resumed: bool) -> FailureInfo | None:
 def refusal(reason: str) -> FailureInfo:
     """Return the failure of an answer that the model's service withheld."""
     kind = pb.FAILURE_KIND_MODEL_REFUSED
-    message = (
-        "The model's service withheld the answer (content filter). Put the task otherwise, or ask another model."
-    )
+    message = f"The model's service withheld the answer (content filter). {REPHRASE}"
     return FailureInfo(kind, message, code=_code(kind), errors=(reason or "content_filter",))
 
 
 def output_limit() -> FailureInfo:
     """Return the failure of an answer that was cut at its limit."""
     kind = pb.FAILURE_KIND_OUTPUT_LIMIT
-    message = "The model's answer was cut at its limit of output tokens. Ask for less at once."
-    return FailureInfo(kind, message, code=_code(kind), errors=("length",))
+    return FailureInfo(kind, ANSWER_CUT, code=_code(kind), errors=("length",))
 
 
 def interrupted() -> Terminal:

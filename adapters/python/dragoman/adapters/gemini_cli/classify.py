@@ -5,7 +5,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from dragoman.sdk import FailureInfo, fields
-from dragoman.sdk.failures import failure_of_text, sentence, unknown_session
+from dragoman.sdk.failures import (
+    OTHER_MODEL,
+    REPHRASE,
+    SHORTER_ANSWER,
+    SHORTER_PROMPT,
+    WAIT,
+    failure_of_text,
+    sentence,
+    unknown_session,
+)
 from dragoman.sdk.fields import parse_json_object
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
@@ -114,12 +123,12 @@ _Kind = tuple[pb.FailureKind.ValueType, str, str]
 def _kind(words: str, status: int | None) -> _Kind:
     """Return kind, finer code and advice; the message before the status, as Google's 400 and 429 are ambiguous."""
     rules: tuple[tuple[re.Pattern[str], _Kind], ...] = (
-        (_NO_MODEL, (pb.FAILURE_KIND_MODEL_NOT_FOUND, "gemini_model_not_found", "Choose another model.")),
-        (_OVERFLOW, (pb.FAILURE_KIND_CONTEXT_OVERFLOW, "gemini_context_overflow", "Begin a new session.")),
+        (_NO_MODEL, (pb.FAILURE_KIND_MODEL_NOT_FOUND, "gemini_model_not_found", OTHER_MODEL)),
+        (_OVERFLOW, (pb.FAILURE_KIND_CONTEXT_OVERFLOW, "gemini_context_overflow", SHORTER_PROMPT)),
         (_QUOTA, (pb.FAILURE_KIND_QUOTA_EXCEEDED, "gemini_quota_exceeded", "Wait for the reset, or pay.")),
-        (_LIMITED, (pb.FAILURE_KIND_RATE_LIMITED, "gemini_rate_limited", "Wait a while.")),
+        (_LIMITED, (pb.FAILURE_KIND_RATE_LIMITED, "gemini_rate_limited", WAIT)),
         (_AUTH, (pb.FAILURE_KIND_AUTH_REQUIRED, "gemini_auth_required", LOGIN_HINT)),
-        (_DOWN, (pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "gemini_unavailable", "Wait a while.")),
+        (_DOWN, (pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "gemini_unavailable", WAIT)),
         (_BROKEN, (pb.FAILURE_KIND_NETWORK, "gemini_stream_broken", "See what cuts streams on the way.")),
     )
     for pattern, kind in rules:
@@ -128,9 +137,9 @@ def _kind(words: str, status: int | None) -> _Kind:
     if status in {401, 403}:
         return pb.FAILURE_KIND_AUTH_REQUIRED, "gemini_auth_required", LOGIN_HINT
     if status == 429:
-        return pb.FAILURE_KIND_RATE_LIMITED, "gemini_rate_limited", "Wait a while."
+        return pb.FAILURE_KIND_RATE_LIMITED, "gemini_rate_limited", WAIT
     if status is not None and status >= 500:
-        return pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "gemini_unavailable", "Wait a while."
+        return pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE, "gemini_unavailable", WAIT
     if status == 400:
         return pb.FAILURE_KIND_INVALID_CONFIG, "gemini_bad_request", "The service refused the request."
     return pb.FAILURE_KIND_UNSPECIFIED, "", ""
@@ -139,10 +148,10 @@ def _kind(words: str, status: int | None) -> _Kind:
 def failure_of_stream(message: str) -> FailureInfo:
     """Return the failure of an answer that was cut, or is missing: Gemini CLI exits with 0 then."""
     if _BLOCKED.search(message):
-        refused = sentence(_AGENT, message, "Put the task otherwise, or ask another model.")
+        refused = sentence(_AGENT, message, REPHRASE)
         return FailureInfo(pb.FAILURE_KIND_MODEL_REFUSED, refused, code="gemini_blocked", errors=(message,))
     if "token limit" in message.lower() or "max_tokens" in message.lower():
-        cut = sentence(_AGENT, message, "Ask for less at once.")
+        cut = sentence(_AGENT, message, SHORTER_ANSWER)
         return FailureInfo(pb.FAILURE_KIND_OUTPUT_LIMIT, cut, code="gemini_max_tokens", errors=(message,))
     if _BROKEN.search(message):
         return failure_of_error(message)

@@ -10,7 +10,7 @@ from dragoman.protocol.backoff import backoff_s
 from dragoman.protocol.failures import is_passing
 from dragoman.sdk import FailureInfo
 from dragoman.sdk import fields as read
-from dragoman.sdk.failures import classify_http, classify_text
+from dragoman.sdk.failures import CHECK_NETWORK, OTHER_MODEL, REPHRASE, SHORTER_PROMPT, classify_http, classify_text
 from dragoman.sdk.fields import parse_json_object
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
@@ -26,9 +26,9 @@ _CUT: Final = "The answer broke off before its end."
 _HELP: Final = {
     pb.FAILURE_KIND_AUTH_REQUIRED: "Give a valid key in env.",
     pb.FAILURE_KIND_QUOTA_EXCEEDED: "Pay, or use another account.",
-    pb.FAILURE_KIND_MODEL_NOT_FOUND: "Choose another model.",
-    pb.FAILURE_KIND_CONTEXT_OVERFLOW: "Begin a new session, or give less at once.",
-    pb.FAILURE_KIND_NETWORK: "See whether the model's service can be reached.",
+    pb.FAILURE_KIND_MODEL_NOT_FOUND: OTHER_MODEL,
+    pb.FAILURE_KIND_CONTEXT_OVERFLOW: SHORTER_PROMPT,
+    pb.FAILURE_KIND_NETWORK: CHECK_NETWORK,
 }
 
 
@@ -107,13 +107,15 @@ def failure_of_stop(reply: Reply) -> FailureInfo | None:
     errors = (reply.text or reply.stop_word,)
     match reply.stop:
         case "refusal":
-            message = "The model refused. Put the task otherwise, or ask another model."
+            message = f"The model refused. {REPHRASE}"
             return FailureInfo(pb.FAILURE_KIND_MODEL_REFUSED, message, code="refusal", errors=errors)
         case "length":
-            message = "The answer reached the limit of its length. Raise config.maxTokens, or ask for less at once."
+            message = (
+                "The answer reached the limit of its length. Raise config.maxTokens, or ask for a shorter answer."
+            )
             return FailureInfo(pb.FAILURE_KIND_OUTPUT_LIMIT, message, code="max_tokens", errors=errors)
         case "context":
-            message = "The conversation fills the model's context. Begin a new session, or give less at once."
+            message = f"The conversation fills the model's context. {SHORTER_PROMPT}"
             return FailureInfo(pb.FAILURE_KIND_CONTEXT_OVERFLOW, message, code="context_window", errors=errors)
     return None
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from dragoman.sdk import FailureInfo
 from dragoman.sdk import fields as read
-from dragoman.sdk.failures import classify_text
+from dragoman.sdk.failures import ANSWER_CUT, classify_text
 from dragoman.sdk.fields import Fields
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
@@ -45,8 +45,7 @@ def failure_of_stop(reason: str) -> FailureInfo | None:
     """Return the failure of a model that stopped early; None if its answer is whole."""
     if reason != "length":
         return None
-    message = "The model's answer was cut at its limit of output tokens. Ask for less at once."
-    return FailureInfo(pb.FAILURE_KIND_OUTPUT_LIMIT, message, code="openclaw_output_limit", errors=(reason,))
+    return FailureInfo(pb.FAILURE_KIND_OUTPUT_LIMIT, ANSWER_CUT, code="openclaw_output_limit", errors=(reason,))
 
 
 def failure_of(message: str, observed: Fields) -> FailureInfo:

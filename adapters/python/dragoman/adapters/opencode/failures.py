@@ -1,7 +1,7 @@
 """Failures, by what opencode stores with a message of its model. Pure."""
 
 from dragoman.sdk import FailureInfo, Terminal
-from dragoman.sdk.failures import classify_http, classify_text
+from dragoman.sdk.failures import ANSWER_CUT, classify_http, classify_text
 from dragoman.sdk.fields import Fields, as_int, as_object, as_string
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 def cut_answer() -> Terminal:
     """Return the end of a run whose last answer was cut."""
-    message = "The model's answer was cut at its limit of output tokens."
-    failure = FailureInfo(pb.FAILURE_KIND_OUTPUT_LIMIT, message, code="opencode_length", errors=("length",))
+    failure = FailureInfo(pb.FAILURE_KIND_OUTPUT_LIMIT, ANSWER_CUT, code="opencode_length", errors=("length",))
     return Terminal(succeeded=False, subtype="length", failure=failure)
 
 

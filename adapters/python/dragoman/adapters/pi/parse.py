@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dragoman.sdk import FailureInfo, Output, Terminal, parsing
+from dragoman.sdk.failures import ANSWER_CUT
 from dragoman.sdk.fields import Fields, count, inner, number, objects, text
 from dragoman.sdk.parsing import Handler, JsonLinesParser, ToolCalls, Update, UsageTotals
 from dragoman.sdk.spec import agent_spec
@@ -19,7 +20,6 @@ _SILENT: Final = (
     *("agent_settled", "entry_appended"),  # since it is @earendil-works/pi-coding-agent
     *("queue_update", "session_info_changed", "thinking_level_changed"),
 )
-_CUT: Final = "The model's answer was cut at its limit of output tokens."
 _UNCOUNTED: Final = (
     "The model's service counted no tokens for an answer that pi takes for whole. If it counts others, the answer was"
     " cut off; pi 0.73.1 does not distinguish such an answer from a whole one, later versions do."
@@ -97,7 +97,7 @@ class PiParser(JsonLinesParser):
         report.model, report.provider = text(message, "model"), text(message, "provider")
         reason = text(message, "stopReason")
         kind = pb.FAILURE_KIND_OUTPUT_LIMIT if reason == "length" else pb.FAILURE_KIND_PROCESS_CRASHED
-        words = text(message, "errorMessage") or (_CUT if reason == "length" else f"pi stopped: {reason}.")
+        words = text(message, "errorMessage") or (ANSWER_CUT if reason == "length" else f"pi stopped: {reason}.")
         is_wrong = reason in {"error", "aborted", "length"}
         self.failure = FailureInfo(kind, words, f"pi_{reason}", (words,)) if is_wrong else None
         used = inner(message, "usage")

@@ -11,6 +11,7 @@ from dragoman.sdk._encoding.fields import Fields, inner, text
 from dragoman.sdk._encoding.json_text import JsonValue, compact
 from dragoman.sdk._encoding.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from dragoman.sdk._output import usage
+from dragoman.sdk._output.advice import ANSWER_CUT
 from dragoman.sdk._output.failures import classify_http, classify_text, unknown_session
 from dragoman.sdk._output.parser import FailureInfo, Terminal
 from dragoman.sdk.acp._session import AcpOptions, TurnEnd
@@ -19,7 +20,7 @@ from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
 _FAILURES: Final = {
-    "max_tokens": (pb.FAILURE_KIND_OUTPUT_LIMIT, "The model's answer was cut at its limit of output tokens."),
+    "max_tokens": (pb.FAILURE_KIND_OUTPUT_LIMIT, ANSWER_CUT),
     "max_turn_requests": (pb.FAILURE_KIND_MAX_TURNS, "The agent reached its limit of model calls in one turn."),
     "refusal": (pb.FAILURE_KIND_MODEL_REFUSED, "The agent refused to continue."),
 }
