@@ -69,9 +69,9 @@ async def test_events_come_back_in_order_from_anywhere(store: Store) -> None:
 
 async def test_what_is_read_at_once_is_bounded_in_bytes(store: Store) -> None:
     await store.begin(a_run())
-    batches = [StoredEvents("r", number, number, bytes(MIB // 12)) for number in range(1, 10)]
+    batches = [StoredEvents("r", number, number, bytes(MIB // 48)) for number in range(1, 10)]
     batches[2] = StoredEvents("r", 3, 3, None)
-    batches[6] = StoredEvents("r", 7, 7, bytes(3 * MIB // 4))
+    batches[6] = StoredEvents("r", 7, 7, bytes(3 * MIB // 16))
     await store.write(batches, [a_run(logged=9)])
     pages, after = [], 0
     while page := await store.events("r", after):

@@ -8,7 +8,7 @@ import pytest
 from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.storage.database import Database, StoreError
 from dragoman.router.storage.ledger import RunLedger
-from dragoman.router.storage.logged import ROW_BYTES, WRITE_BYTES
+from dragoman.router.storage.logged import WRITE_BYTES
 from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.writer import Writer
 from dragoman.v1 import router_pb2
@@ -332,7 +332,7 @@ async def test_a_backlog_is_written_in_steps_and_no_run_waits_for_the_longest(da
         await has_begun(one)
     store.open_gate.clear()
     for sequence in range(1, 65):
-        run.append(sequence, bytes(ROW_BYTES // 2))
+        run.append(sequence, bytes(WRITE_BYTES // 16))
     state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="r", adapter="over"))
     over = replace(await harness.stored(), state=state, finished_at=7.0)
     run.entry.snapshot = lambda: over
@@ -349,7 +349,7 @@ async def test_a_backlog_is_written_in_steps_and_no_run_waits_for_the_longest(da
     assert [len(row) for row in [await harness.kept(), await harness.kept("other")]] == [64, 1]
     # What was known before each step, of which the first had been begun: the other run came with the next one, and
     # the end with the last one.
-    assert len(tried) >= 64 * ROW_BYTES // 2 // WRITE_BYTES
+    assert len(tried) >= 64 // 16
     assert all(finished is None for _, finished, _ in tried)
     assert [other_logged for _, _, other_logged in tried] == [0, 0, *([1] * (len(tried) - 2))]
     assert (await harness.stored()).finished_at == 7.0
@@ -370,7 +370,7 @@ async def test_a_run_that_began_and_ended_while_the_store_failed_is_not_over_bef
     store.fails = True
     assert await has_begun(run)
     for sequence in range(1, 33):
-        run.append(sequence, bytes(ROW_BYTES // 2))
+        run.append(sequence, bytes(WRITE_BYTES // 16))
     over = replace(run.entry.stored, finished_at=7.0)
     run.entry.snapshot = lambda: over
     run.over()

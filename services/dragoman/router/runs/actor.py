@@ -54,7 +54,7 @@ from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 from msgspec import Struct, field
 
-_MEMORY_BYTES = MIB // 2
+_MEMORY_BYTES = MIB // 4
 """What of a run stays in memory, once the log has it, for readers that come later or are slower."""
 _ALL_MEMORY_BYTES = 64 * MIB
 """The same of all runs; beyond it, each keeps less."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dragoman.router.model.tasks import Conditions
-from dragoman.router.storage.logged import ROW_BYTES, LoggedRun, RowState
+from dragoman.router.storage.logged import GATHERED_BYTES, LoggedRun, RowState
 
 _GAP: Final = "The run log cannot keep up; some events are not persisted and will be replaced by a gap in replays."
 
@@ -94,7 +94,7 @@ class Backlog:
         self.size += len(data)
         while self.size > self._most and self._drop_oldest():
             pass
-        if self.size > ROW_BYTES:
+        if self.size > GATHERED_BYTES:
             self.hurry.set()
         run.changes += 1
         if changes_row:
@@ -123,7 +123,7 @@ class Backlog:
 
     def is_crowded(self, run: LoggedRun) -> bool:
         """Return whether many events of this run, or of all, wait."""
-        return (run.waiting_bytes > self._most // 32 or self.size > self._most // 8) and not run.is_gone
+        return (run.waiting_bytes > self._most // 64 or self.size > self._most // 16) and not run.is_gone
 
     def _drop_oldest(self) -> bool:
         """Drop one event; False if all that wait are results, behind which no event could report the gap."""

@@ -8,9 +8,11 @@ from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.storage.batches import UnpackedEvents
 from msgspec import Struct, field
 
-ROW_BYTES: Final = 256 * 1024
-"""A row of events is closed at this size."""
-WRITE_BYTES: Final = 8 * ROW_BYTES
+ROW_BYTES: Final = 64 * 1024
+"""A row of events is closed at this size, as a reader of the log takes whole ones."""
+GATHERED_BYTES: Final = 4 * ROW_BYTES
+"""So much is written without a wait for more."""
+WRITE_BYTES: Final = 16 * ROW_BYTES
 """The size of one transaction: a backlog is written in steps, each of which a slow server completes in time."""
 
 

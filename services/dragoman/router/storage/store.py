@@ -23,7 +23,7 @@ _AT_TASK: Final = (
 _FREE: Final = "digest IS NULL AND finished_at IS NOT NULL"
 """What is true of a run that no adapter ever had: its ID may be used again."""
 _PAGE_ROWS: Final = 64
-_PAGE_BYTES: Final = 256 * 1024
+_PAGE_BYTES: Final = 64 * 1024
 """Rows of events that are read at once: so many, and no more once they have so many bytes."""
 _SIZES: Final = (
     "SELECT first, COALESCE(length(data), 0) AS size FROM events"

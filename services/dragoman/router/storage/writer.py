@@ -15,7 +15,7 @@ from dragoman.protocol.limits import MIB
 from dragoman.protocol.logs import Logger
 from dragoman.router.storage.backlog import Backlog
 from dragoman.router.storage.database import StoreError
-from dragoman.router.storage.logged import ROW_BYTES, LoggedRun, RowState
+from dragoman.router.storage.logged import GATHERED_BYTES, LoggedRun, RowState
 from dragoman.router.storage.plan import plan
 from dragoman.router.storage.store import Store
 
@@ -108,7 +108,7 @@ class Writer:
         return self.is_replaced or bool(self.backlog.due())
 
     async def _gather(self) -> None:
-        if not self.is_closing and self.backlog.size < ROW_BYTES:
+        if not self.is_closing and self.backlog.size < GATHERED_BYTES:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GATHER_S):
                     await self.backlog.hurry.wait()
