@@ -46,7 +46,7 @@ test-chaos: $(VENV)/.dev ## kill clients, routers, adapters, guards, agents and 
 	SEED='$(SEED)' KILLS='$(KILLS)' CASE='$(CASE)' $(VENV)/bin/python -m pytest -o faulthandler_timeout=0 -m chaos tests/chaos
 
 test-conformance: $(VENV)/.dev ## break each rule of the conformance kit by an adapter of its own, and examine that
-	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m conformance
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m conformance tests/conformance tests/cli/test_new_adapter.py
 
 test-go: $(VENV)/.dev ## the Go modules and adapters: stubs as generated, vetted, tested, examined; GO_TEST_FLAGS=-race
 	@go=$$(scripts/install-go); export PATH="$$(dirname "$$go"):$$PATH" DRAGOMAN="$(abspath $(VENV))/bin/dragoman"; set -x; rm -rf build/go-stubs; \
