@@ -76,8 +76,9 @@ __all__ = ["Router", "RouterConfig", "StoreError", "run_router"]
 _ADAPTERS = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"]
 _ROUTER = router_pb2.DESCRIPTOR.services_by_name["RouterService"]
 
-_GC_THRESHOLDS: Final = (10_000, 5, 50)
-"""Objects made, and collections of each generation, until the next one is collected."""
+_GC_THRESHOLDS: Final = (2_000, 5, 250)
+"""Objects made, and collections of each generation, until the next one is collected. The first is small, so that no
+collection of the second holds the event loop for more than some milliseconds."""
 
 _log = Logger("dragoman.router")
 

@@ -333,14 +333,14 @@ class _Gated(grpc.aio.ServerInterceptor):
         return known[1]
 
     def _behind_gate(self, method: str, handler: Any) -> Any:
-        async def admit(context: Context, stack: contextlib.ExitStack, request: Any) -> Context:
+        async def admit(context: Context, request: Any) -> contextlib.AbstractContextManager[Context]:
             audit.begin(method, context.peer())
             try:
                 await self._gate.admit(method, context)
                 if request is None:
-                    return context
+                    return contextlib.nullcontext(context)
                 is_stream = bool(handler.response_streaming)
-                limited = stack.enter_context(self._limit(method, request, context, is_stream=is_stream))
+                limited = self._limit(method, request, context, is_stream=is_stream)
                 if self._gate.decides(method):
                     audit.allow()
             except DragomanError as error:
@@ -358,12 +358,11 @@ class _Gated(grpc.aio.ServerInterceptor):
             return limited
 
         async def call(request: Any, context: Context) -> Any:
-            with contextlib.ExitStack() as stack:
-                limited = await admit(context, stack, request)
+            with await admit(context, request) as limited:
                 return await (handler.unary_stream or handler.unary_unary)(request, limited)
 
         async def converse(requests: Any, context: Context) -> AsyncIterator[Any]:
-            await admit(context, contextlib.ExitStack(), None)
+            await admit(context, None)
             async for response in handler.stream_stream(requests, context):
                 yield response
 
@@ -380,10 +379,10 @@ class Limit(Protocol):
     def __call__(
         self, method: str, request: Any, context: Context, *, is_stream: bool
     ) -> contextlib.AbstractContextManager[Context]:
-        """Count a call while the block runs, and return the context to answer it with.
+        """Count a call from now on, and return the context to answer it with, as a block that it counts until.
 
         Raises:
-            DragomanError: on entering: QUOTA_EXCEEDED.
+            DragomanError: QUOTA_EXCEEDED.
         """
 
 

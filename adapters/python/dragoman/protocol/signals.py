@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
+from types import TracebackType
 
 __all__ = [
     "Signal",
@@ -43,25 +44,51 @@ class Signal:
         with self.calling(wake):
             await waiter
 
-    @contextlib.contextmanager
-    def calling(self, call: Callable[[], object]) -> Iterator[None]:
+    def calling(self, call: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
         """Have this called should it be set while the block runs, or be set already."""
         if self._is_set:
             call()
-        self._calls.append(call)
-        try:
-            yield
-        finally:
-            self._calls.remove(call)
+        return _Calling(self._calls, call)
 
 
-@contextlib.asynccontextmanager
-async def interruptible() -> AsyncIterator[Callable[[], None]]:
-    """Yield a function that ends the block with ``TimeoutError``, wherever it waits."""
-    async with asyncio.timeout(None) as scope:
+class _Calling:
+    """The block of ``Signal.calling``. No generator, which takes three times the memory."""
 
-        def interrupt() -> None:
-            if not scope.expired():
-                scope.reschedule(asyncio.get_running_loop().time())
+    __slots__ = ("_call", "_calls")
 
-        yield interrupt
+    def __init__(self, calls: list[Callable[[], object]], call: Callable[[], object]) -> None:
+        self._calls = calls
+        self._call = call
+
+    def __enter__(self) -> None:
+        self._calls.append(self._call)
+
+    def __exit__(self, *_failure: object) -> None:
+        self._calls.remove(self._call)
+
+
+def interruptible() -> contextlib.AbstractAsyncContextManager[Callable[[], None]]:
+    """Return a block that gives a function which ends it with ``TimeoutError``, wherever it waits."""
+    return _Interruptible()
+
+
+class _Interruptible:
+    """The block of ``interruptible``; no generator either."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self) -> None:
+        self._scope = asyncio.timeout(None)
+
+    async def __aenter__(self) -> Callable[[], None]:
+        await self._scope.__aenter__()
+        return self._interrupt
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._scope.__aexit__(kind, failure, trace)
+
+    def _interrupt(self) -> None:
+        if not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())

@@ -25,9 +25,10 @@ class CallQuotas:
         self._clock = clock
         self._accounts = Accounts()
 
-    @contextlib.contextmanager
-    def call(self, method: str, request: Any, context: Context, *, is_stream: bool) -> Iterator[Context]:
-        """Count a call while the block runs; yield the context to answer it with.
+    def call(
+        self, method: str, request: Any, context: Context, *, is_stream: bool
+    ) -> contextlib.AbstractContextManager[Context]:
+        """Count a call from now on; return the context to answer it with, as a block that it counts until.
 
         Args:
             method: its full name.
@@ -40,17 +41,11 @@ class CallQuotas:
         """
         caller, quota = current_caller(), self._quota()
         if quota is None or method not in RULES:
-            yield context
-            return
+            return contextlib.nullcontext(context)
         self._accounts.begin(caller.name, quota, self._clock(), len(request), is_stream=is_stream)
-        try:
-            if quota.bytes is None:
-                yield context
-            else:
-                yield cast("Context", _Metered(context, lambda size: self._accounts.add(caller.name, size)))
-        finally:
-            if is_stream:
-                self._accounts.end(caller.name)
+        if quota.bytes is not None:
+            context = cast("Context", _Metered(context, lambda size: self._accounts.add(caller.name, size)))
+        return self._stream(context, caller.name) if is_stream else contextlib.nullcontext(context)
 
     def check_runs(self, live: Callable[[str], int]) -> None:
         """Refuse another run to a caller that has as many as it may.
@@ -64,6 +59,13 @@ class CallQuotas:
         name, quota = current_caller().name, self._quota()
         if quota is not None and quota.runs is not None:
             check_runs(name, quota, live(name))
+
+    @contextlib.contextmanager
+    def _stream(self, context: Context, name: str) -> Iterator[Context]:
+        try:
+            yield context
+        finally:
+            self._accounts.end(name)
 
     def _quota(self) -> Quota | None:
         caller = current_caller()

@@ -1,12 +1,12 @@
 """What admits a run to an adapter: a slot there, and the circuit breaker of its login."""
 
-import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.logs import Logger
+from dragoman.protocol.signals import Signal
 from dragoman.protocol.texts import enum_name
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.ports import Clock, RequestPolicy
@@ -97,7 +97,7 @@ class AdmissionController:
         wait_s, record = longest_wait_s(asked), run.backend.record
         most = record.description.capabilities.max_concurrent_runs if record.description is not None else 0
         most *= run.backend.process_count
-        limit, adapter, granted = self._limiter.limit(record.type, record.names, most), record.type, asyncio.Event()
+        limit, adapter, granted = self._limiter.limit(record.type, record.names, most), record.type, Signal()
         is_crowded = self._limiter.queued(adapter) >= MAX_QUEUED
         slot = self._limiter.acquire(adapter, limit, granted.set)
         try:
@@ -142,7 +142,7 @@ class AdmissionController:
         finally:
             self._limiter.release(slot)
 
-    async def _wait(self, run: Run, granted: asyncio.Event, wait_s: float) -> None:
+    async def _wait(self, run: Run, granted: Signal, wait_s: float) -> None:
         await run.ledger.begin()  # from now on the caller has its ID
         reason = f"waiting for a slot of adapter {run.record.adapter!r}"
         run.send(StatusReported(pb.State(phase=pb.RUN_PHASE_QUEUED, reason=reason)))

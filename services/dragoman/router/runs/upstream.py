@@ -273,6 +273,7 @@ class UpstreamStream:
             if not is_at_adapter(run.state):
                 await _let_end(run, call)
                 return
+            del event  # which takes a kilobyte for as long as nothing follows
             message = await call.read()
         raise ProtocolViolationError("the stream ended without a result")
 
