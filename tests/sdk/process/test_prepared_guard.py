@@ -89,6 +89,14 @@ async def test_the_guard_that_waited_removes_the_private_directory(guards: Spare
             await asyncio.sleep(0.01)
 
 
+async def test_the_guard_of_the_first_run_starts_while_the_run_is_prepared(guards: SpareGuards) -> None:
+    with guards.marker() as marker:
+        (started,) = waiting()
+        child, _ = await run(guards, marker)
+        assert child.guard_pid == started.pid
+        await end_of(child)
+
+
 async def test_the_next_run_gets_the_guard_that_waited(guards: SpareGuards, tmp_path: Path) -> None:
     with guards.marker() as first:
         child, _ = await run(guards, first)

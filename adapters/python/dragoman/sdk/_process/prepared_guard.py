@@ -11,7 +11,7 @@ import asyncio
 import os
 import socket
 import subprocess
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from dragoman.guard.launch import WaitingGuard
@@ -118,7 +118,9 @@ class SpareGuards:
 
     @contextmanager
     def marker(self) -> Iterator[str]:
-        """Yield the marker for a run: that of the spare guard, if there is one, which no other run gets meanwhile."""
+        """Yield the marker for a run: that of a guard which is ready, or starts while the run is prepared."""
+        if self._spare is None and not self._is_closed:
+            self._start()
         spare, self._spare = self._spare, None
         marker = spare.marker if spare is not None else os.urandom(16).hex()
         if spare is not None:
@@ -158,11 +160,13 @@ class SpareGuards:
 
     def _refill(self) -> None:
         if self._spare is None:
-            try:
-                self._spare = PreparedGuard(os.urandom(16).hex())
-            except OSError:  # too many processes or descriptors: the next run will say so, if it has to
-                return
+            self._start()
         self._later(_UNUSED_S, self._drop)
+
+    def _start(self) -> None:
+        # If there are too many processes or descriptors, the next run will say so, if it has to.
+        with suppress(OSError):
+            self._spare = PreparedGuard(os.urandom(16).hex())
 
     def _drop(self) -> None:
         if self._timer is not None:
