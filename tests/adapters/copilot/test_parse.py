@@ -277,6 +277,60 @@ def test_a_nested_agent_is_distinguished() -> None:
     assert tested.report.usage.tokens.output == 3 * 42
 
 
+@pytest.mark.parametrize(
+    ("kind", "data", "expected"),
+    [
+        (
+            "session.warning",
+            {"warningType": "policy", "message": "Look."},
+            pb.AgentEvent(notice=pb.Notice(code="copilot_policy", message="Look.", severity=pb.SEVERITY_WARNING)),
+        ),
+        (
+            "session.info",
+            {"infoType": "mcp", "message": "Hm."},
+            pb.AgentEvent(notice=pb.Notice(code="copilot_mcp", message="Hm.", severity=pb.SEVERITY_INFO)),
+        ),
+        (
+            "session.info",
+            {},
+            pb.AgentEvent(
+                notice=pb.Notice(code="copilot_info", message="Copilot gives no details.", severity=pb.SEVERITY_INFO)
+            ),
+        ),
+        ("session.compaction_start", {"trigger": "auto"}, pb.AgentEvent(compaction=pb.Compaction(trigger="auto"))),
+        (
+            "session.compaction_complete",
+            {"trigger": "auto", "summaryContent": "All.", "preCompactionTokens": 9, "postCompactionTokens": 2},
+            pb.AgentEvent(
+                compaction=pb.Compaction(
+                    trigger="auto", summary="All.", finished=True, tokens_before=9, tokens_after=2
+                )
+            ),
+        ),
+        (
+            "subagent.failed",
+            {"toolCallId": "c", "agentName": "explore", "agentDescription": "Looks.", "error": "Broke."},
+            pb.AgentEvent(
+                subagent=pb.Subagent(
+                    id="c",
+                    type="explore",
+                    status=pb.SUBAGENT_STATUS_FAILED,
+                    description="Broke.",
+                    tool_call_id="c",
+                )
+            ),
+        ),
+        *(
+            ("session.info", {"infoType": kind}, None)
+            for kind in ("model_retry", "file_created", "fork", "cancellation")
+        ),
+    ],
+)
+def test_an_event_that_no_recording_has(kind: str, data: dict[str, Any], expected: pb.AgentEvent | None) -> None:
+    events = [output for output in feed(parser(), [event(kind, data)]) if isinstance(output, pb.AgentEvent)]
+    assert events == ([] if expected is None else [expected])
+
+
 def test_a_question_of_the_model() -> None:
     request = {"jsonrpc": "2.0", "id": 7, "method": "userInput.request"}
     params = {"sessionId": "s", "question": "Which?", "choices": ["a", "b"], "allowFreeform": True}

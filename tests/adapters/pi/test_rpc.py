@@ -140,6 +140,14 @@ def test_an_input_with_an_image_is_taken_though_pi_adds_what_it_did_to_it() -> N
     assert take(tested, message("user", f"{seen.prompt}\n\n[Image: resized]")) == [seen.taken]
 
 
+def test_the_words_of_a_message_may_be_in_several_parts_around_its_images() -> None:
+    tested, seen = running(), Steering("i", "See this.", (IMAGE,))
+    tested.steer(seen)
+    parts = [{"type": "image"}, *({"type": "text", "text": part} for part in ("See", seen.prompt[3:]))]
+    frame = {"type": "message_start", "message": {"role": "user", "content": parts}}
+    assert take(tested, frame) == [seen.taken]
+
+
 def test_an_input_that_comes_after_the_last_call_begins_another_turn() -> None:
     tested = running()
     tested.steer(WORDS)

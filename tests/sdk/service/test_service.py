@@ -69,6 +69,22 @@ async def test_describe_says_how_many_runs_may_be_at_once() -> None:
         assert described.capabilities.max_concurrent_runs == 3
 
 
+@pytest.mark.parametrize("feature", [pb.FEATURE_PROMPT, pb.FEATURE_ATTACHMENTS, pb.FEATURE_ARTIFACTS])
+async def test_a_run_has_files_where_any_can_be(feature: pb.Feature.ValueType) -> None:
+    scripted = Scripted()
+    scripted.info = replace(scripted.info, capabilities=capabilities(feature))
+    has_files = []
+
+    async def look(run: Run) -> pb.Result:
+        has_files.append(run.files is not None)
+        return await nothing(run)
+
+    scripted.script = look
+    async with serving(scripted) as sidecar:
+        await sidecar.execute()
+    assert has_files == [feature != pb.FEATURE_PROMPT]
+
+
 @pytest.mark.parametrize(
     ("levels", "status"),
     [
