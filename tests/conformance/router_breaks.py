@@ -76,3 +76,41 @@ ROUTER_BREAKS: dict[str, Break] = {
     ),
 }
 """What breaks each rule that only a router has to keep."""
+
+
+def _rename(call: Call, came: router_pb2.GetAgentResponse) -> None:
+    if call.request.task_key:
+        came.agent.name = "another"
+
+
+ROUTER_STRICTER = {
+    ("router.agents", "CreateAgent answers the agent 'another'"): answer(
+        "CreateAgent", lambda _, came: setattr(came.agent, "name", "another")
+    ),
+    ("router.agents", "a new agent has the version 2"): answer(
+        "CreateAgent", lambda _, came: setattr(came.agent, "version", 2)
+    ),
+    ("router.agents", "GetAgent answers another agent"): answer(
+        "GetAgent", lambda _, came: setattr(came.agent, "description", "another")
+    ),
+    ("router.agent-version", "a changed agent has the version 7"): answer(
+        "UpdateAgent", lambda _, came: setattr(came.agent, "version", 7)
+    ),
+    ("router.agent-version", "changed or lost by a call with an earlier version"): answer(
+        "GetAgent", lambda _, came: came.agent.labels.update(kit="another")
+    ),
+    ("router.agent-run", "is of the adapter 'another'"): answer(
+        "GetRun", lambda _, came: setattr(came.run, "adapter", "another")
+    ),
+    ("router.agent-run", "agent_name is 'another'"): answer(
+        "GetRun", lambda _, came: setattr(came.run, "agent_name", "another")
+    ),
+    ("router.agent-run", "does not get the labels of its agent"): answer(
+        "GetRun", lambda _, came: came.run.labels.update(kit="another")
+    ),
+    ("router.agent-active", "a new task has the active agent 'another'"): answer(
+        "SetActiveAgent", lambda _, came: setattr(came, "previous_agent_name", "another")
+    ),
+    ("router.agent-active", "the active agent of the task is 'another'"): answer("GetAgent", _rename),
+}
+"""More ways to break them, and what the kit says of each."""

@@ -20,7 +20,7 @@ from tests.conformance.leaks import HANDLES, LEAKS
 from tests.conformance.missing_breaks import MISSING_BREAKS
 from tests.conformance.patience import WRONG, examined
 from tests.conformance.proxy import Break, Call, proxied
-from tests.conformance.router_breaks import ROUTER_BREAKS
+from tests.conformance.router_breaks import ROUTER_BREAKS, ROUTER_STRICTER
 from tests.conformance.scripted import TYPE, ForklessAdapter, ModestAdapter, ScriptedAdapter, UnqueuedAdapter, serving
 from tests.conformance.stricter_breaks import STRICTER
 from tests.conformance.test_launch import is_alive
@@ -263,6 +263,12 @@ async def test_a_router_that_breaks_nothing_passes(tmp_path: Path) -> None:
 async def test_the_kit_names_exactly_the_broken_rule_of_routers(rule_id: str, tmp_path: Path) -> None:
     report = await examine_router(ROUTER_BREAKS[rule_id], tmp_path, rule_id)
     assert_names(report, rule_id)
+
+
+@pytest.mark.parametrize(("rule_id", "message"), ROUTER_STRICTER)
+async def test_the_kit_says_what_is_wrong_with_a_router(rule_id: str, message: str, tmp_path: Path) -> None:
+    report = await examine_router(ROUTER_STRICTER[rule_id, message], tmp_path, rule_id)
+    assert [one for one in failed(report) if one.startswith(f"{rule_id}: ") and message in one], failed(report)
 
 
 @pytest.mark.parametrize("rule_id", PROCESS_BREAKS)

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dragoman.conformance.check import Violation
+from dragoman.conformance.check import Skip, Violation
 from dragoman.conformance.checks.lifecycle import refused_run
 from dragoman.conformance.checks.missing import test_environment as missing_environment
+from dragoman.conformance.checks.requests import config_key
 from dragoman.conformance.checks.router import session_unknown
 from dragoman.conformance.checks.settings import model as chosen_model
 from dragoman.conformance.checks.updating import refused as refused_change
+from dragoman.conformance.checks.updating import taken as taken_change
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -126,3 +128,47 @@ async def test_a_model_arrives_at_a_real_agents_service(arrives: bool) -> None:
         return
     with pytest.raises(Violation, match="the model does not reach the agent"):
         await chosen_model(kit)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [(Reason.UPDATE_REFUSED, None), (Reason.RUN_FINISHED, Skip), (Reason.RUN_NOT_FOUND, Violation)],
+)
+async def test_a_change_that_is_declared_may_be_refused_by_the_agent(
+    reason: Reason, expected: type[Exception] | None, tmp_path: Path
+) -> None:
+    async def call(_rpc: str, _request: api.UpdateRunRequest) -> Any:
+        raise DragomanError(reason, "no")
+
+    async def nothing(*_: Any) -> None:
+        """Wait for nothing."""
+
+    kit: Any = SimpleNamespace(
+        adapter="agent",
+        has=[pb.FEATURE_UPDATE_MODEL].__contains__,
+        setup=SimpleNamespace(agent="script"),
+        path=lambda name: tmp_path / name,
+        request=lambda *_, **__: api.ExecuteRequest(run_id="run-1"),
+        execute=lambda _: SimpleNamespace(rest=nothing, until_text=nothing, durable=()),
+        call=call,
+    )
+    if expected is None:
+        await taken_change(kit)
+        return
+    with pytest.raises(expected):
+        await taken_change(kit)
+
+
+async def test_a_setting_that_no_schema_has_comes_with_those_that_the_adapter_needs() -> None:
+    async def rejected(request: api.ExecuteRequest) -> DragomanError:
+        assert dict(request.config) == {"command": "words", "conformanceNoSuchKey": 1}
+        wrong = [FieldViolation("config.conformanceNoSuchKey", "is none")]
+        return DragomanError(Reason.INVALID_REQUEST, "no", violations=wrong)
+
+    kit: Any = SimpleNamespace(
+        described=SimpleNamespace(config_schema_json='{"additionalProperties": false}'),
+        setup=SimpleNamespace(config={"command": "words"}),
+        request=api.ExecuteRequest,
+        rejected=rejected,
+    )
+    await config_key(kit)

@@ -8,7 +8,7 @@ from dragoman.sdk._agents.environment import _check_live
 from dragoman.sdk._detection import agent
 from dragoman.sdk._detection.agent import _add_auth
 from dragoman.sdk._detection.auth import AuthFinding
-from dragoman.sdk._detection.checks import Checks, check_program
+from dragoman.sdk._detection.checks import Checks, check_agent, check_program
 from dragoman.sdk.spec import AgentSpec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -50,6 +50,16 @@ def test_a_program_that_is_there(
     assert checks.items[0].detail == "2.1"
     assert str(tmp_path / ".words") in checks.items[2].message
     assert checks.has_error == (level == ERROR)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_an_agent_that_is_no_program(is_there: bool) -> None:
+    found = api.Detection(available=is_there, message="Words.", hint="Look there.", auth=api.AUTH_STATE_OK)
+    checks = Checks()
+    check_agent(SPEC, found, checks)
+    first = ("agent_available", INFO, "") if is_there else ("agent_unavailable", ERROR, "Look there.")
+    assert shown(checks) == [first, ("auth_ok", INFO, "")]
+    assert checks.items[0].message == "Words."
 
 
 def test_its_problems_are_passed_on(tmp_path: Path) -> None:

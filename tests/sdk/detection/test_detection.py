@@ -386,6 +386,11 @@ async def test_the_last_line_may_lack_its_newline() -> None:
     assert await converse(argv, ENV, b"", lambda line: line == "two", PATIENCE_S) == "two"
 
 
+async def test_an_answer_is_to_what_was_asked() -> None:
+    argv = ["/bin/sh", "-c", 'read -r line; echo "heard $line"']
+    assert await converse(argv, ENV, b"ask\n", lambda line: line.startswith("heard"), PATIENCE_S) == "heard ask"
+
+
 @pytest.mark.parametrize("escapes", [False, True])
 async def test_a_dialogue_ends_with_its_program_whatever_holds_its_pipes(tmp_path: Path, *, escapes: bool) -> None:
     with leash(tmp_path) as (path, reader):

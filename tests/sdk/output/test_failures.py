@@ -421,6 +421,14 @@ def test_importing_costs_no_patterns() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
 
 
+def test_a_status_leads_a_text_only_of_who_writes_it_there() -> None:
+    evidence = Evidence(Report(), stderr_tail="402 Nope")
+    failure = failure_of_evidence(evidence, "acme", status_leads=True)
+    assert failure is not None
+    assert (failure.kind, failure.http_status) == (event_pb2.FAILURE_KIND_QUOTA_EXCEEDED, 402)
+    assert failure_of_evidence(evidence, "acme") is None
+
+
 def test_a_text_becomes_a_failure_that_quotes_it() -> None:
     failure = failure_of_text("429 Too Many Requests", "acme_error", status_leads=True)
     assert failure is not None

@@ -189,7 +189,7 @@ def _anthropic(access: Access) -> tuple[Any, Any]:
     import anthropic  # noqa: PLC0415 - slow to import
 
     is_token = access.key_variable == "ANTHROPIC_AUTH_TOKEN"
-    own = {"authorization": f"Bearer {access.key}"} if is_token else {"x-api-key": access.key}
+    own = {"authorization": f"Bearer {access.key}"}  # the SDK sends keys this way, too
     client = anthropic.AsyncAnthropic(
         api_key=None if is_token else access.key,
         auth_token=access.key if is_token else None,

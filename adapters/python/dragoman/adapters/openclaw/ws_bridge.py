@@ -210,7 +210,7 @@ async def _relay(port: int, token: str, names: tuple[bytes, ...]) -> int:
     try:
         async with Socket(port, token) as socket:
             hello = {"type": "hello", "methods": (socket.hello.get("features") or {}).get("methods", [])}
-            sys.stdout.buffer.write(json.dumps({**hello, "server": socket.hello.get("server")}).encode() + b"\n")
+            sys.stdout.buffer.write(json.dumps(hello).encode() + b"\n")
             sys.stdout.buffer.flush()
             tasks = [asyncio.create_task(outwards(socket)), asyncio.create_task(inwards(socket))]
             done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
