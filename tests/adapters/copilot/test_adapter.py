@@ -25,7 +25,8 @@ def test_what_is_inherited() -> None:
 def test_a_login(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path)}
     assert find_login(env).state == api.AUTH_STATE_MISSING
-    assert find_login({**env, "GH_TOKEN": "t"}).method == "token"
+    for name in ("COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN"):
+        assert find_login({**env, name: "t"}).method == "token"
     assert find_login({**env, "COPILOT_PROVIDER_BASE_URL": "http://127.0.0.1:1"}).method == "own_model"
     hosts = tmp_path / ".config" / "gh" / "hosts.yml"
     hosts.parent.mkdir(parents=True)
@@ -37,6 +38,8 @@ def test_a_login(tmp_path: Path) -> None:
     assert find_login(env).state == api.AUTH_STATE_UNKNOWN
     config.write_text('{"loggedInUsers": [{"login": "ada"}]}')
     assert (find_login(env).state, find_login(env).method) == (api.AUTH_STATE_OK, "github")
+    config.write_text('{"logged_in_users": [{"login": "ada"}]}')
+    assert find_login(env).method == "github"
 
 
 def test_the_checks_of_a_model_that_is_not_githubs() -> None:

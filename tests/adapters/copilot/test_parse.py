@@ -331,6 +331,33 @@ def test_an_event_that_no_recording_has(kind: str, data: dict[str, Any], expecte
     assert events == ([] if expected is None else [expected])
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(
+            "agent.interrupted",
+            "assistant.idle",
+            "assistant.intent",
+            "assistant.streaming_delta",
+            "assistant.turn_end",
+        ),
+        *("capabilities.changed", "commands.changed", "human_response.recorded", "pending_messages.modified"),
+        *("permission.completed", "prompt_cache_break", "sandbox.decision", "session.background_tasks_changed"),
+        *("session.completion_receipt", "session.context_changed", "session.custom_agents_updated"),
+        *("session.indexed_search", "session.managed_settings_resolved", "session.mcp_server_status_changed"),
+        *("session.mode_changed", "session.mcp_server_tools_loaded", "session.model_change"),
+        *("session.permissions_changed", "session.plan_changed", "session.quota_observation", "session.shutdown"),
+        *("session.todos_changed", "session.tools_updated", "session.usage_checkpoint", "session.usage_record"),
+        *("session.workspace_file_changed", "skill.context_delivered", "skill.context_delivered_ref"),
+        *("skill.invoked", "skill.invoked_ref", "subagent.configured", "system.message", "system.notification"),
+        *("tool.execution_partial_result", "tool.execution_progress", "user_input.completed"),
+        *("user_input.requested", "model.call_start", "model.anything"),
+    ],
+)
+def test_an_event_whose_content_others_have_says_nothing(kind: str) -> None:
+    assert feed(parser(), [event(kind, {"message": "x"})]) == []
+
+
 def test_a_question_of_the_model() -> None:
     request = {"jsonrpc": "2.0", "id": 7, "method": "userInput.request"}
     params = {"sessionId": "s", "question": "Which?", "choices": ["a", "b"], "allowFreeform": True}
