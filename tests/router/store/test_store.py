@@ -80,6 +80,47 @@ async def test_what_is_read_at_once_is_bounded_in_bytes(store: Store) -> None:
     assert pages == [[1, 2, 3, 4, 5], [6, 7], [8, 9]]
 
 
+async def test_a_page_costs_the_same_wherever_it_begins(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "runs.db")
+    store = Store(database)
+    await store.open()
+    await store.begin(a_run())
+    rows = [StoredEvents("r", first, first + 9, bytes(1000)) for first in range(1, 10_000, 10)]
+    await store.write(rows, [a_run(logged=10_000)])
+    assert database._connection is not None
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+
+    database._connection.set_progress_handler(step, 1)
+    costs = []
+    for after in (100, 9_000):
+        steps = 0
+        assert len(await store.events("r", after)) == 64
+        costs.append(steps)
+    database._connection.set_progress_handler(None, 1)
+    await store.close()
+    assert costs[1] < 2 * costs[0], costs
+
+
+async def test_rows_that_overlap_as_a_write_in_doubt_was_repeated_without_dropped_events_are_read(
+    store: Store,
+) -> None:
+    await store.begin(a_run())
+    await store.write([StoredEvents("r", 1, 5, b"a"), StoredEvents("r", 6, 6, b"b")], [a_run(logged=6)])
+    again = [StoredEvents("r", 1, 3, None), StoredEvents("r", 4, 12, b"c"), StoredEvents("r", 13, 13, b"d")]
+    await store.write(again, [a_run(logged=13)])
+    for after in range(13):
+        known = after
+        for row in await store.events("r", after):
+            if row.last > known:
+                assert row.first <= known + 1, f"a gap after {known}, read from {after}"
+                known = row.last
+        assert known == 13
+
+
 async def test_what_was_not_written_is_reported(store: Store) -> None:
     await store.begin(a_run())
     await store.write([StoredEvents("r", 1, 7, None)], [a_run(logged=7)])

@@ -37,7 +37,7 @@ _WRITTEN: Final = frozenset({RowState.NEW, RowState.STORED})
 
 
 class LoggedRun(Struct, eq=False):
-    """A run as its writer sees it. Made by ``Writer.follow``."""
+    """A run as its writer sees it. Made by ``RunLog.follow``."""
 
     stored: StoredRun
     """Its row as it was written last."""

@@ -25,14 +25,20 @@ _FREE: Final = "digest IS NULL AND finished_at IS NOT NULL"
 _PAGE_ROWS: Final = 64
 _PAGE_BYTES: Final = 64 * 1024
 """Rows of events that are read at once: so many, and no more once they have so many bytes."""
+_BEHIND: Final = (
+    # The rows of a run are found by their first sequence. One that begins before the next event and has it is the
+    # last of those, or a few before it: rows overlap where a transaction whose answer was lost was repeated after
+    # events had been dropped.
+    "run_id = :run_id AND last > :after AND first >= COALESCE((SELECT min(first) FROM (SELECT first FROM events"
+    " WHERE run_id = :run_id AND first <= :after ORDER BY first DESC LIMIT 8) AS before), 0)"
+)
 _SIZES: Final = (
-    "SELECT first, COALESCE(length(data), 0) AS size FROM events"
-    " WHERE run_id = :run_id AND last > :after ORDER BY first LIMIT :size"
+    f"SELECT first, COALESCE(length(data), 0) AS size FROM events WHERE {_BEHIND} ORDER BY first LIMIT :size"  # noqa: S608 - constants
 )
 _SUMS: Final = f"SELECT first, size, sum(size) OVER (ORDER BY first) AS upto FROM ({_SIZES}) AS sizes"  # noqa: S608 - constants
 _PAGE: Final = (
     # Only the data that is returned is read: a database knows sizes without that.
-    "SELECT first, last, data FROM events WHERE run_id = :run_id AND last > :after"  # noqa: S608 - constants
+    f"SELECT first, last, data FROM events WHERE {_BEHIND}"  # noqa: S608 - constants
     f" AND first <= (SELECT max(first) FROM ({_SUMS}) AS sums WHERE upto - size < :most) ORDER BY first LIMIT :size"
 )
 
