@@ -432,7 +432,7 @@ class Model:
     """What was appended, and what of it must still be kept."""
 
     def __init__(self, capacity: int, lag: int) -> None:
-        self.capacity, self.lag = capacity, min(lag, capacity)
+        self.capacity, self.lag = capacity, lag
         self.all: list[tuple[int, int, bytes]] = []
         self.kept: deque[tuple[int, int, bytes]] = deque()
         self.end = 0

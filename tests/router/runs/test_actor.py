@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import Reader
+from dragoman.protocol.limits import MAX_EVENT_BYTES
 from dragoman.protocol.order import OrderChecker
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.instance import AdapterInstance
@@ -23,6 +24,8 @@ from dragoman.router.runs.course import Course
 from dragoman.router.runs.intake import EventIntake
 from dragoman.router.runs.sessions import RunSession
 from dragoman.router.runs.state import ImpossibleInputError
+from dragoman.router.storage.reader import StoredEventReader
+from dragoman.router.storage.store import Store
 from dragoman.router.system import SystemClock
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -222,3 +225,18 @@ async def test_an_input_that_cannot_happen_raises_and_changes_nothing() -> None:
     assert run.state is before
     run.send(to.CancelRequested())
     assert run.is_ending
+
+
+@pytest.mark.parametrize(("count", "size"), [(64, 4_040), (256, 1_000), (1, MAX_EVENT_BYTES)])
+async def test_no_batch_and_no_event_drops_a_reader_that_keeps_up(count: int, size: int) -> None:
+    run = World().run
+    run.ledger.logged = 0  # type: ignore[misc]  # the log has nothing of it yet
+    reader = StoredEventReader(cast("Store", None), "r", 0, fanout=run.fanout)
+    run.fanout.send_ephemeral(b"notice")
+    batch = [pb.AgentEvent(sequence=1 + number, text=pb.Text(delta="x" * (size - 20))) for number in range(count)]
+    for event in batch:
+        run.fanout.append(event.SerializeToString(), event.sequence)
+    events: list[bytes] = []
+    while reader.last_sequence < count:
+        events += await reader.read()
+    assert events == [b"notice", *(event.SerializeToString() for event in batch)]

@@ -124,8 +124,8 @@ class EventBuffer:
     Args:
         run_id: put into gaps and ``replay_done``.
         capacity_bytes: what is kept for readers that come later; the last event is always kept.
-        reader_lag_bytes: how far a reader may fall behind; at most the capacity. Well above the largest
-            event, as a single one beyond it drops even a reader that keeps up.
+        reader_lag_bytes: how far a reader may fall behind. Well above the largest event, and batch, as a single one
+            beyond it drops even a reader that keeps up.
         first_sequence: the first sequence that will be appended.
         stored: returns up to which sequence the run log has the events. Others are kept beyond the capacity, up to
             ``RUN_BUFFER_BYTES``.
@@ -155,7 +155,7 @@ class EventBuffer:
         self._capacity = capacity_bytes
         self._stored = stored
         self._shared = shared or SharedBound(sys.maxsize)
-        self._lag = min(reader_lag_bytes, capacity_bytes)
+        self._lag = reader_lag_bytes
         self._readers: set[Reader] = set()
         self._taken_bytes = 0  # by the foremost reader that holds the run, or by the last one while there is none
         self.on_taken: Callable[[], None] = _nothing

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.event_buffer import EventBuffer, SharedBound
 from dragoman.protocol.keepalive import KeepaliveStreams
-from dragoman.protocol.limits import MIB
+from dragoman.protocol.limits import MAX_EVENT_BYTES, MIB
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.signals import Signal
 from dragoman.protocol.texts import enum_name
@@ -56,6 +56,8 @@ from msgspec import Struct, field
 
 _MEMORY_BYTES = MIB // 4
 """What of a run stays in memory, once the log has it, for readers that come later or are slower."""
+_LAG_BYTES = 2 * MAX_EVENT_BYTES
+"""How far a reader may be behind what is published: a batch, or an event, drops none that keeps up."""
 _ALL_MEMORY_BYTES = 64 * MIB
 """The same of all runs; beyond it, each keeps less."""
 _STORED_S = 2.0
@@ -123,6 +125,7 @@ class Run(RunMachine):
         self.fanout = EventBuffer(
             record.run_id,
             capacity_bytes=_MEMORY_BYTES,
+            reader_lag_bytes=_LAG_BYTES,
             first_sequence=record.last_sequence + 1,
             stored=lambda: self.ledger.logged,
             shared=host.memory,
