@@ -11,6 +11,7 @@ import pytest
 import structlog
 from dragoman.protocol.addresses import parse_address
 from dragoman.protocol.errors import Reason
+from dragoman.protocol.limits import MIB
 from dragoman.router import app
 from dragoman.router.adapters import channel
 from dragoman.router.adapters.context import Timing
@@ -166,6 +167,23 @@ async def test_a_name_is_waited_for_until_the_first_pod_that_has_become_ready_wa
             door.is_open = True
             put(api, pod)
             assert kinds(await run.rest()) == ["started", "result"]
+
+
+async def test_a_wrong_name_waits_for_no_service_of_which_no_pod_may_be_reached(
+    folder: Path, account: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_timing", lambda _config: Timing(patience_s=3_600))
+    async with FakeKubernetesApi() as api, pods("fake") as (refused,):
+        refused.sidecar.schema = "x" * MIB
+        put(api, refused, "refused")
+        api.put(endpoint_slice("none", "scaled-to-zero", [], labels=LABELS))
+        async with following(folder, api, account) as caller:
+            known = {(UNAVAILABLE, False), (UNAVAILABLE, True)}
+            await caller.until_listed(
+                lambda entries: {(one.state, "too large" in "".join(one.remarks)) for one in entries} == known
+            )
+            error = await caller.execute("fakes", END).error()
+            assert error.reason is Reason.ADAPTER_NOT_FOUND
 
 
 async def test_a_pod_that_terminates_keeps_its_run_and_gets_no_new_one(folder: Path, account: Path) -> None:

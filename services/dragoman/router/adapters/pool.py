@@ -96,7 +96,7 @@ class AdapterPool:
                 await asyncio.gather(*(one.tried.wait() for one in self.backends if isinstance(one, RunningAdapter)))
 
     async def _introduced(self, name: str) -> None:
-        """Wait for a moment while there is a Service of which no pod was reached: it may be the one with this name.
+        """Wait for a moment while a pod of an unknown Service may yet be reached: it may be the one with this name.
 
         The routers and the pods of a release start at once, and the last of them may have become ready just now.
         """
@@ -106,7 +106,7 @@ class AdapterPool:
                     await self._changes.next().wait()
 
     def _has_strangers(self) -> bool:
-        return any(isinstance(one, ServiceAdapter) and one.record.description is None for one in self.backends)
+        return any(isinstance(one, ServiceAdapter) and one.is_stranger for one in self.backends)
 
     async def _learn(self, backend: AdapterBackend) -> None:
         if isinstance(backend, RunningAdapter):

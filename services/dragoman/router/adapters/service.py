@@ -62,6 +62,13 @@ class ServiceAdapter(RunningAdapter):
             if not member.takes_runs
         ]
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether no endpoint was reached that said which adapter it is, and one may be."""
+        return self.record.description is None and any(
+            not member.record.is_rejected for member in self._members.values()
+        )
+
     def refresh(self) -> None:
         """Take the state of the adapter from those of its endpoints."""
         members = self._members.values()
