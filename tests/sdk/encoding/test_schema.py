@@ -141,9 +141,31 @@ def test_there_are_problems_exactly_when_the_schema_is_broken(config: JsonObject
     assert (SCHEMA.validate(config) == []) == valid
 
 
-def test_a_broken_schema_is_the_authors_error() -> None:
-    with pytest.raises(ValueError, match="not a JSON Schema"):
-        ConfigSchema({"type": "strnig"}).validate({})
+def nested(levels: int) -> JsonObject:
+    schema: JsonObject = {}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"type": "strnig"}, "not a JSON Schema: type: 'strnig' is not valid under any of the given schemas"),
+        (
+            {"properties": {"n": {"minimum": "1"}}},
+            "not a JSON Schema: properties.n.minimum: '1' is not of type 'number'",
+        ),
+        ({"pattern": r"^\p{L}+$"}, r"not a JSON Schema: pattern: '^\\p{L}+$' is not a 'regex'"),
+        ({"$schema": 7}, "not a JSON Schema: $schema: must be a string"),
+        ({"properties": {"n": {"$ref": "#/nowhere"}}}, "$ref /nowhere: there is no such place"),
+        (nested(2000), "it is nested too deep"),
+    ],
+    ids=["type", "deeper", "pattern", "draft", "reference", "nested"],
+)
+def test_a_broken_schema_is_the_authors_error(schema: JsonObject, why: str) -> None:
+    broken = Problem("config", f"cannot be checked, as the adapter's config_schema has a mistake: {why}")
+    assert ConfigSchema(schema).validate({"n": 1}) == [broken]
 
 
 def test_long_keys_are_cut() -> None:

@@ -9,7 +9,6 @@ from typing import Any, Final, TypedDict
 
 from dragoman.protocol.identity import is_adapter_type
 from dragoman.sdk._encoding.config import bundled_schema, common_properties, packaged_file
-from dragoman.sdk._encoding.schema import ConfigSchema
 from dragoman.sdk._output.tool_calls import FileTool, Kinds
 from dragoman.sdk._skills.strategy import SkillStrategy
 from dragoman.v1 import event_pb2
@@ -59,17 +58,13 @@ class AdapterInfo(Struct, frozen=True):
     """Models known without a query."""
 
     def __post_init__(self) -> None:
-        """Replace the references of the schema by what they name, and refuse what no router can use.
+        """Replace the references of the schema by what they name.
 
         Raises:
-            SpecError: The type is no adapter type, the schema is none, or it refers to no common property.
+            SpecError: There is no such common property.
         """
-        if self.type and not is_adapter_type(self.type):
-            rule = "[a-z][a-z0-9_]*, at most 64 characters, such as my_agent"
-            raise SpecError(f"type {self.type!r} is no name for an adapter; give it one of the form {rule}")
         try:
             force_setattr(self, "config_schema", bundled_schema(self.config_schema))
-            ConfigSchema(self.config_schema).check()
         except ValueError as error:
             raise SpecError(f"{self.type}: config_schema: {error}") from error
 
@@ -160,10 +155,22 @@ class AgentSpec(AdapterInfo, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Declare what the SDK does for every such agent: further turns, and files that it gets and leaves.
 
+        The rules of the schema are examined when it is first used: what knows all of them is slow to import.
+
         Raises:
-            SpecError: As ``AdapterInfo``.
+            SpecError: The type is no adapter type, the schema is not JSON, or it refers to no common property.
         """
+        if self.type and not is_adapter_type(self.type):
+            rule = "[a-z][a-z0-9_]*, at most 64 characters, such as my_agent"
+            raise SpecError(f"type {self.type!r} is no name for an adapter; give it one of the form {rule}")
         super().__post_init__()
+        try:
+            # As ``Describe`` shows it: a tuple is a list.
+            force_setattr(self, "config_schema", json.loads(json.dumps(self.config_schema)))
+        except RecursionError as error:
+            raise SpecError(f"{self.type}: config_schema: it is nested too deep") from error
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"{self.type}: config_schema: not JSON: {error}") from error
         needs = {feature: needed for feature, (needed, _) in _BY_SDK.items() if not self.has(feature)}
         added = [feature for feature, needed in needs.items() if all(map(self.has, needed))]
         if added:

@@ -79,34 +79,34 @@ class ConfigSchema:
     def validate(self, config: Mapping[str, JsonValue]) -> list[Problem]:
         """Return what is wrong with ``config``, in the order of paths; best nothing. Ends after 100 problems.
 
-        Raises:
-            ValueError: The schema itself is none.
+        A mistake in the schema itself is one problem, as nothing can be checked then.
         """
-        if self._known_as_plain() and fits(dict(config), self.schema):
-            return []
-        errors = self._compiled().iter_errors(config)
-        found = (problem for error in errors for problem in _problems(_Breach.of(error)))
-        problems = dict.fromkeys(itertools.islice(found, _MOST_PROBLEMS))
+        try:
+            if self._is_plain is None:
+                self._is_plain = is_plain(self.schema)
+            if self._is_plain and fits(dict(config), self.schema):
+                return []
+            found = (problem for error in self._errors(config) for problem in _problems(_Breach.of(error)))
+            problems = dict.fromkeys(itertools.islice(found, _MOST_PROBLEMS))
+        except (ValueError, RecursionError) as error:
+            why = "it is nested too deep" if isinstance(error, RecursionError) else error
+            return [Problem(_ROOT, f"cannot be checked, as the adapter's config_schema has a mistake: {why}")]
         return sorted(problems, key=lambda problem: problem.path)
 
-    def check(self) -> None:
-        """Check the schema itself.
+    def _errors(self, config: Mapping[str, JsonValue]) -> "Iterator[ValidationError]":
+        import referencing  # noqa: PLC0415 - comes with jsonschema
 
-        Raises:
-            ValueError: It is none.
-        """
-        if not self._known_as_plain():
-            self._compiled()
-
-    def _known_as_plain(self) -> bool:
-        if self._is_plain is None:
-            self._is_plain = is_plain(self.schema)
-        return self._is_plain
+        try:
+            yield from self._compiled().iter_errors(config)
+        except referencing.exceptions.Unresolvable as error:
+            raise ValueError(f"$ref {error.ref}: there is no such place") from error
 
     def _compiled(self) -> "Validator":
         if self._validator is None:
             import jsonschema  # noqa: PLC0415 - slow to import, and only needed for this
 
+            if not isinstance(self.schema.get("$schema", ""), str):
+                raise ValueError("not a JSON Schema: $schema: must be a string")
             kind = jsonschema.validators.validator_for(self.schema, default=jsonschema.Draft202012Validator)
             try:
                 kind.check_schema(self.schema)
