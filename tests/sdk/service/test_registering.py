@@ -1,6 +1,7 @@
 """How long an adapter waits before it tries to register again: longer after each failure."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
@@ -29,8 +30,9 @@ async def test_it_waits_longer_after_each_failure(failing: str, monkeypatch: pyt
 
     monkeypatch.setattr(f"{MODULE}.{failing}", fail)
     monkeypatch.setattr(f"{MODULE}._RouterLink._connected", connect)
-    monkeypatch.setattr(f"{MODULE}.asyncio.sleep", pause)
+    monkeypatch.setattr(f"{MODULE}.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": pause}))
     async with registered(Registration(["127.0.0.1:1"]), "127.0.0.1:2", "fake", "i1"):
+        await asyncio.sleep(0)  # what sleeps meanwhile and is no registration is not noted
         async with asyncio.timeout(30):
             await enough.wait()
     assert pauses == PAUSES_S
