@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,22 @@ def publish(run: dict[str, Any]) -> None:
     (DOCS / "performance.md").write_text(page, encoding="utf-8")
 
 
-def main() -> int:
-    """Run what the command line says."""
+def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what the command line asks for; exit with 2 if it is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--full", action="store_true", help="more rounds, longer; without it two minutes")
     parser.add_argument("--check", action="store_true", help="measure what has a floor; fail if it breaks one")
     parser.add_argument("--publish", action="store_true", help="write docs/performance.*")
     parser.add_argument("--only", default="", choices=["", *(one.name for one in MEASURES)], help="one measure")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
+    if arguments.publish and (arguments.check or arguments.only):
+        parser.error("--publish writes the tables of all measures; leave out --check and --only")
+    return arguments
+
+
+def main() -> int:
+    """Run what the command line says."""
+    arguments = arguments_of()
     run = asyncio.run(taken(arguments))
     BUILD.mkdir(parents=True, exist_ok=True)
     (BUILD / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
