@@ -1,11 +1,11 @@
 """What an agent's account is asked for outside of runs: how an error is reported."""
 
 import pytest
+from dragoman.adapters.codex.adapter import CodexAdapter
 from dragoman.sdk.account import quota_refused
-from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
-CODEX = agent_spec("dragoman.adapters.codex")
+CODEX = CodexAdapter.spec
 
 
 @pytest.mark.parametrize(
