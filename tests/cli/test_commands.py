@@ -364,6 +364,8 @@ async def test_no_runs_are_nothing_for_programs() -> None:
     [
         (pb.InputRequest(id="q", kind=pb.INPUT_KIND_SCHEMA), "--value JSON"),
         (pb.InputRequest(id="q", kind=pb.INPUT_KIND_TEXT), "--text ANSWER"),
+        # Agents choose the IDs, and people paste the command into a shell.
+        (pb.InputRequest(id="q", options=[pb.InputOption(id="a|b; c")]), "--option 'a|b; c'"),
     ],
 )
 async def test_show_says_how_other_questions_are_answered(asked: pb.InputRequest, answer: str) -> None:
@@ -407,7 +409,8 @@ async def test_show_prints_all_that_is_known_and_how_to_answer() -> None:
         machine = await dragoman("show", "run-2", "--json", env=env)
     assert text.out == (
         "run-2\nstate     waiting for input\nadapter   fake\nsequence  0\ntask      T-1\nlabels    team=blue\n"
-        "warning   It was cut.\nrequest   q1: May I?\n          dragoman respond run-2 q1 --option yes|no\n"
+        "warning   It was cut.\nrequest   q1: May I?\n          dragoman respond run-2 q1 --option yes\n"
+        "          dragoman respond run-2 q1 --option no\n"
     )
     assert json.loads(machine.out)["run"]["runId"] == "run-2"
 

@@ -39,6 +39,33 @@ async def shell(script: str, *arguments: str, env: Mapping[str, str], cwd: Path 
     return await finish(process)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "fake", "caf\udce9"],
+        ["run", "fake", "hi", "--env", "NAME"],
+        ["run", "fake", "hi", "--config", 'key="\\ud800"'],
+        ["show", "caf\udce9"],
+    ],
+)
+async def test_text_that_is_not_utf8_is_a_wrong_call(arguments: list[str]) -> None:
+    async with routed(fake_of()) as env:
+        done = await dragoman(*arguments, env={**env, "NAME": "caf\udce9"})
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert "not UTF-8, in an argument, a variable or the current directory: '" in done.err
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems have no such names")
+async def test_a_current_directory_that_is_not_utf8_is_a_wrong_call(tmp_path: Path) -> None:
+    directory = tmp_path / "caf\udce9"
+    directory.mkdir()
+    async with routed(fake_of()) as env:
+        done = await shell('"$@"', "run", "fake", "hi", env=env, cwd=directory)
+    assert done.code == 2
+    assert "caf\\xe9'" in done.err
+
+
 @pytest.mark.parametrize("arguments", [["run", "process", "hi"], ["detect"], ["adapters"], SERVE])
 async def test_a_state_directory_that_cannot_be_created(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()

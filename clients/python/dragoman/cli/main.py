@@ -119,6 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except OSError as error:
         return _system_error(error)
+    except UnicodeEncodeError as error:
+        return _usage(_not_utf8(error), arguments)
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -146,6 +148,18 @@ def _system_error(error: OSError) -> int:
     is_output = error.filename is None and error.errno in _WRITE_ERRORS
     sys.stderr.write(f"error: {f'cannot write the output: {error.strerror}' if is_output else error}\n")
     return 1
+
+
+def _not_utf8(error: UnicodeEncodeError) -> click.UsageError:
+    """Return the error for text of the system's that the contract cannot carry, as that is not UTF-8.
+
+    Raises:
+        UnicodeEncodeError: it is another encoding that lacks a character.
+    """
+    if error.encoding != "utf-8":
+        raise error
+    part = ascii(error.object[max(0, error.start - 40) : error.start + 40]).replace("\\udc", "\\x")
+    return click.UsageError(f"not UTF-8, in an argument, a variable or the current directory: {part}")
 
 
 def _report(error: CommandError, arguments: Sequence[str]) -> int:

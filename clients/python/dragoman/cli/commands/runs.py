@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -164,8 +165,8 @@ def _details(response: router_pb2.GetRunResponse, attempts: Sequence[pb.AgentEve
     lines += [[Segment(f"warning   {one_line(remark, 400)}", Style.TOOL)] for remark in run.remarks]
     for request in response.pending_requests:
         lines.append([Segment(f"request   {one_line(request.id)}: {one_line(request.title, 300)}", Style.TOOL)])
-        command = f"dragoman respond {one_line(run.run_id)} {one_line(request.id)} {_answer(request)}"
-        lines.append([Segment(f"          {command}")])
+        command = f"dragoman respond {_word(run.run_id)} {_word(request.id)}"
+        lines += [[Segment(f"          {command} {answer}")] for answer in _answers(request)]
     lines += [line for event in attempts for line in phrases.attempt_ended(event, False)]
     return [*lines, *_end(run)] if run.HasField("result") else lines
 
@@ -179,10 +180,15 @@ def _end(run: router_pb2.RunSummary) -> list[list[Segment]]:
     return [*lines, [Segment(last_line(result, run.run_id), outcome_style(result))]]
 
 
-def _answer(request: pb.InputRequest) -> str:
-    """Return the options of ``dragoman respond`` that answer an input request."""
+def _answers(request: pb.InputRequest) -> list[str]:
+    """Return the options of ``dragoman respond`` that answer an input request, to be pasted into a shell."""
     if request.kind == pb.INPUT_KIND_SCHEMA:
-        return "--value JSON"
+        return ["--value JSON"]
     if not request.options:
-        return "--text ANSWER"
-    return f"--option {'|'.join(one_line(option.id, 40) for option in request.options)}"
+        return ["--text ANSWER"]
+    return [f"--option {_word(option.id)}" for option in request.options]
+
+
+def _word(text: str) -> str:
+    """Return what the agent may have chosen as one word of a shell."""
+    return shlex.quote(one_line(text))
