@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 from pathlib import Path
 
 import pytest
@@ -117,8 +118,12 @@ async def test_restarting_an_adapter() -> None:
 async def test_restarting_an_adapter_without_a_router(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": "", "DRAGOMAN_ROUTER": ""}
     done = await dragoman("adapter", "restart", "fake", env=env)
-    assert done.code != 0
-    assert "router.sock" in done.err
+    assert done.code == 1
+    assert re.fullmatch(
+        r"error: no router is running at unix:.*router\.sock\n"
+        r"  start one with 'dragoman serve', or give --router\n",
+        done.err,
+    )
 
 
 async def test_describe() -> None:

@@ -99,8 +99,10 @@ async def test_requests_that_ask_anew(folder: Path, executable: Path, fields: di
         assert cached.version == expected
 
 
-@pytest.mark.parametrize("change", ["content", "time", "gone", "age", "version", "corrupt", "format"])
-async def test_what_makes_a_cached_finding_stale(folder: Path, executable: Path, change: str) -> None:
+@pytest.mark.parametrize("change", ["content", "time", "gone", "age", "version", "corrupt", "format", "key"])
+async def test_what_makes_a_cached_finding_stale(
+    folder: Path, executable: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     sidecar = found(executable)
     file = folder / "s" / "detections.json"
     async with serving(sidecar, f"unix:{folder}/a.sock"):
@@ -118,6 +120,8 @@ async def test_what_makes_a_cached_finding_stale(folder: Path, executable: Path,
             file.write_text(content.replace('"router_version":"', '"router_version":"9'))
         elif change == "corrupt":
             file.write_text(content[:40])
+        elif change == "key":
+            monkeypatch.setenv("FAKE_API_KEY", "x")
         elif change == "format":
             file.write_text(content.replace('"format":3', '"format":2'))
         ttl_s = 0.0 if change == "age" else 3600.0

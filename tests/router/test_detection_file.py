@@ -66,6 +66,21 @@ def test_a_mark_is_that_of_the_file_behind_a_link(tmp_path: Path) -> None:
     assert store.mark("\0") is None
 
 
+def test_logins_change_with_keys_directories_and_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DetectionFile(tmp_path / "x")
+    monkeypatch.delenv("FAKE_API_KEY", raising=False)
+    seen = [store.logins()]
+    for name, value in (("FAKE_API_KEY", "1"), ("FAKE_HOME", "/a"), ("FAKE_HOME", "/b"), ("PATH", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+        seen.append(store.logins())
+    assert len(set(seen)) == len(seen)
+    monkeypatch.setenv("FAKE_API_KEY", "2")  # not kept, not even as a digest
+    monkeypatch.setenv("WINDOWID", "7")
+    assert store.logins() == seen[-1]
+    monkeypatch.setenv("FAKE_API_KEY", "")
+    assert store.logins() != seen[-1]
+
+
 def test_an_environment_changes_with_programs_logins_and_names_of_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ def detector(stored: dict[str, CachedDetection] | None = None) -> tuple[AgentDet
     admission = Mock()
     clock = SimpleNamespace(time=lambda: 1000.0)
     context = SimpleNamespace(clock=clock, timing=SimpleNamespace(detect_s=1.0, detect_ttl_s=600.0))
-    store = Mock(load=lambda: stored or {}, mark=lambda _: MARK, environment=lambda _: "env")
+    store = Mock(load=lambda: stored or {}, mark=lambda _: MARK, environment=lambda _: "env", logins=lambda: "a")
     anything: Any = AgentDetector
     return anything(None, admission, context, store, "1"), admission
 
@@ -73,12 +73,23 @@ async def test_when_a_login_works_again(found: list[pb.Detection], fields: dict[
 
 
 async def test_a_stored_detection_is_what_was_found_before() -> None:
-    stored = CachedDetection(0.0, "1", MARK, detection(MISSING).SerializeToString(), "old")
+    stored = CachedDetection(0.0, "1 a", MARK, detection(MISSING).SerializeToString(), "old")
     tested, admission = detector({"fake": stored})
     backend: Any = Backend(detection())
     request = pb.DetectRequest(adapter="fake")
     await tested.one(backend, request, request.SerializeToString(), 1.0)
     assert admission.login_restored.call_count == 1
+
+
+@pytest.mark.parametrize(("variables", "cached"), [("a", True), ("b", False)])
+async def test_what_was_found_with_other_variables_does_not_count(variables: str, cached: bool) -> None:
+    stored = CachedDetection(999.0, f"1 {variables}", None, detection().SerializeToString())
+    tested, _ = detector({"fake": stored})
+    backend: Any = Backend(detection(MISSING))
+    request = pb.DetectRequest(adapter="fake")
+    answer = await tested.one(backend, request, request.SerializeToString(), 1.0)
+    (found,) = pb.DetectResponse.FromString(answer).detections
+    assert (found.cached, found.auth) == (cached, OK if cached else MISSING)
 
 
 @pytest.mark.parametrize(("age", "ready"), [(0.0, 1), (599.9, 1), (600.0, 0), (-0.1, 0)])

@@ -299,10 +299,18 @@ def test_an_agent_that_is_missing_says_once_how_to_install_it(command: str) -> N
     assert "Install it with `acme-setup`. Or " in message
 
 
-def test_a_run_that_took_too_long_names_only_what_every_adapter_takes() -> None:
-    failure = conclude(Evidence(FAILURE, exit_code=1, stopped_by="wall"), nothing, needs_terminal=True).failure
+@pytest.mark.parametrize(
+    ("clock", "limit"),
+    [
+        ("wall", "limits.wall (--timeout)"),
+        ("idle", "limits.idle (--idle-timeout)"),
+        ("tool_call", "limits.tool_call (--tool-timeout)"),
+    ],
+)
+def test_a_run_that_took_too_long_names_only_what_every_adapter_takes(clock: Clock, limit: str) -> None:
+    failure = conclude(Evidence(FAILURE, exit_code=1, stopped_by=clock), nothing, needs_terminal=True).failure
     assert failure is not None
-    assert "limits.wall (--timeout)" in failure.message
+    assert limit in failure.message
     assert "config." not in failure.message
 
 

@@ -1,8 +1,8 @@
 """When a detection may be cached, and when a cached one is valid.
 
-A cached detection is valid while the router's version and the executable's time and size are the same and it is not
-too old. A missing or expired login is what people fix before they detect again, so a detection that is not good is
-valid for one minute only, and only while its environment is the same.
+A cached detection is valid while the router's version, the variables that it has for agents, and the executable's
+time and size are the same and it is not too old. A missing or expired login is what people fix before they detect
+again, so a detection that is not good is valid for one minute only, and only while its environment is the same.
 """
 
 from dragoman.v1 import adapter_pb2 as pb
@@ -28,6 +28,7 @@ class CachedDetection(Struct, frozen=True):
     stored_at: float
     """Seconds since the epoch."""
     router_version: str
+    """The router's, and what its variables say about logins."""
     file_mark: FileMark | None
     """Of the executable; ``None`` if the adapter needs none."""
     detection: bytes

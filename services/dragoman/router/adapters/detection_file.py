@@ -14,6 +14,10 @@ from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 _FORMAT = 3
+_DIRECTORIES = ("HOME", "_DIR")
+"""How variables end that name a directory of an agent's, such as ``CODEX_HOME``."""
+_SECRETS = ("_KEY", "_TOKEN")
+"""How variables end that log an agent in, such as ``ANTHROPIC_API_KEY``."""
 _log = Logger("dragoman.router")
 
 
@@ -64,6 +68,16 @@ class DetectionFile:
         except (OSError, ValueError):
             return None
         return FileMark(status.st_mtime_ns, status.st_size)
+
+    def logins(self) -> str:
+        """Return a digest that changes when the router's variables lead agents to other logins or programs.
+
+        It covers the PATH, the directories that variables name, and the names of keys and tokens.
+        """
+        found = [("PATH", os.environ.get("PATH", ""))]
+        found += sorted((name, value) for name, value in os.environ.items() if name.endswith(_DIRECTORIES))
+        found += sorted((name, "") for name, value in os.environ.items() if value and name.endswith(_SECRETS))
+        return hashlib.sha256(json.dumps(found).encode("utf-8", "surrogateescape")).hexdigest()
 
     def environment(self, config_dir: str) -> str:
         """Return a digest that changes when an agent is installed or logged in, or a variable is set.

@@ -40,7 +40,7 @@ class AgentDetector:
         admission: is notified when a login works again.
         context: what the backends of all adapters share.
         store: keeps detections while no router runs.
-        version: the router's version; detections of another one do not count.
+        version: the router's version; detections of another one, or by other variables, do not count.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class AgentDetector:
         self._limit_s = context.timing.detect_s
         self._store = store
         self._ttl_s = context.timing.detect_ttl_s
-        self._version = version
+        # An agent that one router found logged in by a key has none at the next, which lacks the variable.
+        self._version = f"{version} {store.logins()}"
         self._cached = dict(store.load())
         self._logins = {name: pb.Detection.FromString(entry.detection).auth for name, entry in self._cached.items()}
         """What was found last of each adapter's login, where that was sure."""

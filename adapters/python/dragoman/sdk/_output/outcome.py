@@ -58,8 +58,10 @@ Classify = Callable[[Evidence], FailureInfo | None]
 
 _CLOCK_MESSAGES: dict[Clock, str] = {
     "start_up": "The agent gave no sign within its start-up limit. Raise limits.start_up, or see why it hangs.",
-    "idle": "The agent was silent for longer than its idle limit. Raise limits.idle if the task needs it.",
-    "tool_call": "A tool call took longer than its limit. Raise limits.tool_call if the task needs it.",
+    "idle": "The agent was silent for longer than its idle limit."
+    " Raise limits.idle (--idle-timeout) if the task needs it.",
+    "tool_call": "A tool call took longer than its limit."
+    " Raise limits.tool_call (--tool-timeout) if the task needs it.",
     "wall": "The run took longer than its wall limit. Raise limits.wall (--timeout) if the task needs it.",
     "unread": "The agent has said nothing since; it may wait for an answer.",
 }

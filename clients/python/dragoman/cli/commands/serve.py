@@ -16,7 +16,7 @@ from dragoman.cli.display.style import Segment
 from dragoman.cli.display.text import one_line
 from dragoman.cli.error_report import ErrorReport
 from dragoman.cli.exit_codes import EXIT_USAGE
-from dragoman.protocol.addresses import AddressError
+from dragoman.protocol.addresses import AddressError, is_served
 from dragoman.protocol.identity import near_names
 from dragoman.protocol.logs import LogFormat
 from dragoman.protocol.private import ROUTER_VARIABLE, default_address
@@ -432,6 +432,9 @@ def adapter_restart_command(
 
     if now and grace is not None:
         raise click.UsageError("--now and --grace exclude each other")
+    if router is None and not is_served(default_address()):  # one in this process would have nothing to restart
+        hint = "start one with 'dragoman serve', or give --router"
+        raise CommandError(ErrorReport(f"no router is running at {default_address()}", hint=hint))
 
     async def work(client: Client) -> None:
         response = await client.restart_adapter(adapter, grace_s=0.0 if now else grace)
