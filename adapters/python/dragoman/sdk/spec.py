@@ -5,14 +5,14 @@ import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, Final, TypedDict
+from typing import Annotated, Any, Final, TypedDict
 
 from dragoman.protocol.identity import is_adapter_type
 from dragoman.sdk._encoding.config import bundled_schema, common_properties, packaged_file
 from dragoman.sdk._output.tool_calls import FileTool, Kinds
 from dragoman.sdk._skills.strategy import SkillStrategy
 from dragoman.v1 import event_pb2
-from msgspec import Struct, field
+from msgspec import Meta, Struct, ValidationError, convert, field
 from msgspec.structs import force_setattr
 
 __all__ = [
@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 
-class Model(Struct, frozen=True):
+class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """A model that can be asked for."""
 
-    id: str
+    id: Annotated[str, Meta(min_length=1)]
     label: str = ""
     is_default: bool = False
 
@@ -281,42 +281,18 @@ def read_spec(declared: Mapping[str, Any], documents: Documents) -> AgentSpec:
         if key not in unset.__struct_fields__ or key in values:
             raise SpecError(f"adapter.toml: {key} is not known")
         reader = _READERS.get(key)
-        if reader is not None:
-            values[key] = reader(value)
-        else:
-            values[key] = _checked(key, value, type(getattr(unset, key)))
+        values[key] = reader(value) if reader is not None else _read(key, value, type(getattr(unset, key)))
     missing = [key for key in ("type", "label", "version") if key not in values]
     if missing:
         raise SpecError(f"adapter.toml: {' and '.join(missing)} must be given")
     return AgentSpec(**values)
 
 
-def _checked(key: str, value: Any, kind: type) -> Any:
-    if kind is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind is tuple or type(value) is not kind:
-        raise SpecError(f"adapter.toml: {key} must be {_TYPES[kind]}")
-    return value
-
-
-def _table(key: str, value: Any, types: Mapping[str, type]) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise SpecError(f"adapter.toml: {key} must be a table")
-    unknown = sorted(value.keys() - types.keys())
-    if unknown:
-        raise SpecError(f"adapter.toml: {key}.{unknown[0]} is not known")
-    return {name: _checked(f"{key}.{name}", item, types[name]) for name, item in value.items()}
-
-
-def _models(value: Any) -> tuple[Model, ...]:
-    if not isinstance(value, list):
-        raise SpecError("adapter.toml: models must be tables")
-    models = [_table("models", item, _MODEL_TYPES) for item in value]
-    if not all(item.get("id") for item in models):
-        raise SpecError("adapter.toml: models.id must be given")
-    return tuple(Model(**item) for item in models)
+def _read(key: str, value: Any, kind: Any) -> Any:
+    try:
+        return convert(value, tuple[str, ...] if kind is tuple else kind)
+    except ValidationError as error:
+        raise SpecError(f"adapter.toml: {key}: {error}") from error
 
 
 def _member(kind: type[enum.Enum], key: str, value: Any) -> Any:
@@ -327,70 +303,56 @@ def _member(kind: type[enum.Enum], key: str, value: Any) -> Any:
 
 
 def _tools(value: Any) -> Kinds:
-    kinds = _table("tools", value, dict.fromkeys(value, str))
+    kinds: dict[str, str] = _read("tools", value, dict[str, str])
     return {name: _named(event_pb2.ToolKind, "TOOL_KIND", kind) for name, kind in kinds.items()}
 
 
-def _file_tools(value: Any) -> dict[str, FileTool]:
-    tools = _table("file_tools", value, dict.fromkeys(value, dict))
-    return {name: FileTool(**_table(f"file_tools.{name}", tool, _FILE_TOOL_TYPES)) for name, tool in tools.items()}
+class _Capabilities(Struct, forbid_unknown_fields=True):
+    """The table ``capabilities``."""
+
+    features: tuple[str, ...] = ()
+    notes: dict[str, str] = {}
+    resume_style: str = "unspecified"
+    cancel_style: str = "signal"
+    permission_mode: str = "unspecified"
+    usage_reporting: str = ""
+    context_window: int | None = None
+    max_concurrent_runs: int | None = None
 
 
 def _capabilities(value: Any) -> event_pb2.Capabilities:
-    table = _table("capabilities", value, _CAPABILITY_TYPES)
-    features = table.get("features", ())
-    notes = _table("capabilities.notes", table.get("notes", {}), dict.fromkeys(table.get("notes", {}), str))
-    undeclared = sorted(notes.keys() - set(features))
+    table: _Capabilities = _read("capabilities", value, _Capabilities)
+    undeclared = sorted(table.notes.keys() - set(table.features))
     if undeclared:
         raise SpecError(f"adapter.toml: capabilities.notes.{undeclared[0]} is about no feature")
     declared = capabilities(
-        *(_named(event_pb2.Feature, "FEATURE", name) for name in features),
-        resume=_named(event_pb2.ResumeStyle, "RESUME_STYLE", table.get("resume_style", "unspecified")),
-        cancel=_named(event_pb2.CancelStyle, "CANCEL_STYLE", table.get("cancel_style", "signal")),
-        permission_mode=_named(
-            event_pb2.PermissionMode, "PERMISSION_MODE", table.get("permission_mode", "unspecified")
-        ),
-        max_concurrent_runs=table.get("max_concurrent_runs"),
-        notes={_named(event_pb2.Feature, "FEATURE", name): note for name, note in notes.items()},
+        *(_named(event_pb2.Feature, "FEATURE", name) for name in table.features),
+        resume=_named(event_pb2.ResumeStyle, "RESUME_STYLE", table.resume_style),
+        cancel=_named(event_pb2.CancelStyle, "CANCEL_STYLE", table.cancel_style),
+        permission_mode=_named(event_pb2.PermissionMode, "PERMISSION_MODE", table.permission_mode),
+        max_concurrent_runs=table.max_concurrent_runs,
+        notes={_named(event_pb2.Feature, "FEATURE", name): note for name, note in table.notes.items()},
     )
-    if "usage_reporting" in table:
-        declared.usage_reporting = _named(event_pb2.UsageReporting, "USAGE_REPORTING", table["usage_reporting"])
-    if "context_window" in table:
-        declared.context_window_hint = table["context_window"]
+    if table.usage_reporting:
+        declared.usage_reporting = _named(event_pb2.UsageReporting, "USAGE_REPORTING", table.usage_reporting)
+    if table.context_window is not None:
+        declared.context_window_hint = table.context_window
     return declared
 
 
-def _named(kind: Any, prefix: str, name: Any) -> Any:
+def _named(kind: Any, prefix: str, name: str) -> Any:
     try:
-        return kind.Value(f"{prefix}_{str(name).upper()}")
+        return kind.Value(f"{prefix}_{name.upper()}")
     except ValueError as error:
         raise SpecError(f"adapter.toml: {name!r} is no {prefix.lower().replace('_', ' ')}") from error
 
 
-_TYPES: Final = {
-    tuple: "a list of strings",
-    str: "a string",
-    bool: "a boolean",
-    float: "a number",
-    int: "a whole number",
-    dict: "a table",
-}
-_MODEL_TYPES: Final = {"id": str, "label": str, "is_default": bool}
-_CAPABILITY_TYPES: Final = {
-    "features": tuple,
-    "notes": dict,
-    "context_window": int,
-    "max_concurrent_runs": int,
-    **dict.fromkeys(("resume_style", "cancel_style", "permission_mode", "usage_reporting"), str),
-}
-_FILE_TOOL_TYPES: Final = {"path": str, "content": str, "replaces": tuple, "deletes": bool}
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "aliases": lambda value: _checked("aliases", value, tuple),
-    "native_modes": lambda value: _checked("native_modes", value, tuple),
-    "models": _models,
+    "native_modes": lambda value: _read("native_modes", value, tuple[str, ...]),
+    "models": lambda value: _read("models", value, tuple[Model, ...]),
     "session_ids": partial(_member, SessionIds, "session_ids"),
     "tools": _tools,
-    "file_tools": _file_tools,
+    "file_tools": lambda value: _read("file_tools", value, dict[str, FileTool]),
     "skill_strategy": partial(_member, SkillStrategy, "skill_strategy"),
     "capabilities": _capabilities,
 }

@@ -17,7 +17,7 @@ _LONGEST_TITLE: Final = 120
 """Characters."""
 
 
-class FileTool(Struct, frozen=True):
+class FileTool(Struct, frozen=True, forbid_unknown_fields=True):
     """Which arguments of a tool that changes one file say what it does.
 
     A tool that writes whole files: ``FileTool(path="file", content="text")``. One that edits:
