@@ -8,13 +8,11 @@ from typing import Final
 from dragoman.adapters.claude_code import control
 from dragoman.adapters.claude_code.quota import OUTSIDE
 from dragoman.sdk.account import AgentProgram, LoginReader, Steps, follow_login
-from dragoman.sdk.detection import dialogue
 from dragoman.sdk.fields import inner, parse_json_object, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 
 METHOD: Final = "browser"
-LIMIT_S: Final = 1200.0
 _BEGIN: Final = "login"
 _WAIT: Final = "logged-in"
 
@@ -23,15 +21,13 @@ def log_in(program: AgentProgram) -> Steps:
     """Log Claude Code in; its last event is the outcome. Claude Code stores what it gets in its own files."""
     begin = control.request(_BEGIN, {"subtype": "claude_authenticate", "loginWithClaudeAi": True})
     wait = control.request(_WAIT, {"subtype": "claude_oauth_wait_for_completion"})
-    heard = dialogue([program.executable, *OUTSIDE], program.env, begin + wait, LIMIT_S)
-    return follow_login(BrowserLogin(), heard)
+    return follow_login(BrowserLogin(), program, OUTSIDE, begin + wait)
 
 
 class BrowserLogin(LoginReader):
     """What Claude Code's lines mean for one login. Pure."""
 
-    def __init__(self) -> None:
-        super().__init__(agent_spec(__package__))
+    spec = agent_spec(__package__)
 
     def step(self, line: str) -> api.LoginResponse | None:
         """Return what a line says of the login; ``None`` if nothing."""

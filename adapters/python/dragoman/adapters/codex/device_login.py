@@ -4,7 +4,6 @@ from typing import Final
 
 from dragoman.adapters.codex.plan import hello
 from dragoman.sdk.account import AgentProgram, LoginReader, Steps, follow_login
-from dragoman.sdk.detection import dialogue
 from dragoman.sdk.fields import Fields, inner, parse_json_object, text
 from dragoman.sdk.jsonrpc import Peer, answer_to
 from dragoman.sdk.spec import agent_spec
@@ -12,8 +11,6 @@ from dragoman.v1 import adapter_pb2 as api
 
 METHOD: Final = "device_code"
 _SPEC: Final = agent_spec(__package__)
-LIMIT_S: Final = 1200.0
-"""Codex gives up after 15 minutes itself."""
 _START: Final = "account/login/start"
 _ID: Final = 2
 """Of the second request."""
@@ -24,15 +21,14 @@ def log_in(program: AgentProgram) -> Steps:
     peer = Peer[str](says_version=False)
     first = hello(peer, _SPEC.version) + peer.notify("initialized")
     lines = first + peer.request(_START, {"type": "chatgptDeviceCode"}, _START)
-    return follow_login(DeviceLogin(), dialogue([program.executable, "app-server"], program.env, lines, LIMIT_S))
+    return follow_login(DeviceLogin(), program, ("app-server",), lines)
 
 
 class DeviceLogin(LoginReader):
     """What Codex's lines mean for one login. Pure."""
 
-    def __init__(self) -> None:
-        super().__init__(_SPEC)
-        self._login_id = ""
+    spec = _SPEC
+    _login_id = ""
 
     def step(self, line: str) -> api.LoginResponse | None:
         """Return what a line says of the login; ``None`` if nothing."""

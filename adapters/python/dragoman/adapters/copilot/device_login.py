@@ -9,14 +9,11 @@ from typing import Final
 
 from dragoman.sdk import FailureInfo
 from dragoman.sdk.account import AgentProgram, LoginReader, Steps, follow_login, login_failed
-from dragoman.sdk.detection import dialogue
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 METHOD: Final = "device_code"
-LIMIT_S: Final = 1200.0
-"""GitHub's codes are good for 15 minutes."""
 _PROMPT: Final = re.compile(r"To authenticate, visit (\S+) and enter code (\S+)")
 _DONE: Final = "Signed in successfully"
 _FAILED: Final = "Login failed: "
@@ -28,15 +25,14 @@ _HOSTS: Final = ("COPILOT_GH_HOST", "GH_HOST")
 def log_in(program: AgentProgram) -> Steps:
     """Log Copilot in; its last event is the outcome. Copilot stores what it gets."""
     host = next(filter(None, map(program.env.get, _HOSTS)), "")
-    argv = [program.executable, "login", "--device-code", *(("--host", host) if host else ())]
-    return follow_login(DeviceLogin(), dialogue(argv, program.env, b"", LIMIT_S, with_errors=True))
+    arguments = ("login", "--device-code", *(("--host", host) if host else ()))
+    return follow_login(DeviceLogin(), program, arguments, with_errors=True)
 
 
 class DeviceLogin(LoginReader):
     """What Copilot's lines mean for one login. Pure."""
 
-    def __init__(self) -> None:
-        super().__init__(agent_spec(__package__))
+    spec = agent_spec(__package__)
 
     def step(self, line: str) -> api.LoginResponse | None:
         """Return what a line says of the login; ``None`` if nothing."""

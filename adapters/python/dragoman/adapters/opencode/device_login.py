@@ -7,14 +7,11 @@ import re
 from typing import Final
 
 from dragoman.sdk.account import AgentProgram, LoginReader, Steps, follow_login
-from dragoman.sdk.detection import dialogue
 from dragoman.sdk.parsing import without_terminal_orders
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 
 METHOD: Final = "device_code"
-LIMIT_S: Final = 1200.0
-"""OpenAI's codes are good for 15 minutes."""
 _ARGS: Final = ("auth", "login", "--provider", "openai", "--method", "ChatGPT Pro/Plus (headless)")
 _URL: Final = re.compile(r"Go to: (https?://\S+)")
 _CODE: Final = re.compile(r"Enter code: (\S+)")
@@ -24,16 +21,14 @@ _FAILED: Final = "Failed to authorize"
 
 def log_in(program: AgentProgram) -> Steps:
     """Log opencode in; its last event is the outcome. opencode stores what it gets in its own files."""
-    argv = [program.executable, *_ARGS]
-    return follow_login(DeviceLogin(), dialogue(argv, program.env, b"", LIMIT_S, with_errors=True))
+    return follow_login(DeviceLogin(), program, _ARGS, with_errors=True)
 
 
 class DeviceLogin(LoginReader):
     """What opencode's lines mean for one login. Pure."""
 
-    def __init__(self) -> None:
-        super().__init__(agent_spec(__package__))
-        self._url = ""
+    spec = agent_spec(__package__)
+    _url = ""
 
     def step(self, line: str) -> api.LoginResponse | None:
         """Return what a line says of the login; ``None`` if nothing."""

@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from dragoman.protocol.errors import invalid
 from dragoman.sdk._detection.agent import program_environment
-from dragoman.sdk._detection.programs import find_executable
+from dragoman.sdk._detection.programs import dialogue, find_executable
 from dragoman.sdk._output.failures import classify_text, sentence
 from dragoman.sdk._output.outcome import failure_message
 from dragoman.sdk._output.parser import FailureInfo
@@ -21,6 +21,9 @@ from msgspec.structs import replace
 
 TURN_LIMIT_S: Final = 10.0
 """How long a call waits for runs that are about to renew the login."""
+
+LOGIN_LIMIT_S: Final = 1200.0
+"""How long a login may take: the codes that services give are good for 15 minutes."""
 
 Steps: TypeAlias = AsyncGenerator[pb.LoginResponse, None]
 
@@ -38,14 +41,12 @@ class AgentProgram(Struct, frozen=True):
 
 
 class LoginReader:
-    """What the lines of an agent's program mean for one login. Pure.
+    """What the lines of an agent's program mean for one login. Pure."""
 
-    Args:
-        spec: the agent.
-    """
+    spec: AgentSpec
+    """The agent."""
 
-    def __init__(self, spec: AgentSpec) -> None:
-        self._spec = spec
+    def __init__(self) -> None:
         self._has_prompted = False
         self.last_text = ""
         """What the program has printed last: its reason, should it end before it has shown where to log in."""
@@ -71,13 +72,13 @@ class LoginReader:
         """Return why there is no outcome, when the program has ended or its time is over."""
         if self.last_text and not self._has_prompted:
             return self._refusal(self.last_text)
-        message = f"{self._spec.label} ended before it had logged in, or its time for that was over."
-        return FailureInfo(event_pb2.FAILURE_KIND_AUTH_REQUIRED, message, f"{self._spec.type}_login_ended")
+        message = f"{self.spec.label} ended before it had logged in, or its time for that was over."
+        return FailureInfo(event_pb2.FAILURE_KIND_AUTH_REQUIRED, message, f"{self.spec.type}_login_ended")
 
     def _refusal(self, why: str) -> FailureInfo:
         is_denied = self._has_prompted  # else the agent cannot log in now
         kind = event_pb2.FAILURE_KIND_AUTH_REQUIRED if is_denied else event_pb2.FAILURE_KIND_UPSTREAM_UNAVAILABLE
-        return FailureInfo(kind, sentence(self._spec.label, why), f"{self._spec.type}_login")
+        return FailureInfo(kind, sentence(self.spec.label, why), f"{self.spec.type}_login")
 
 
 class _BusyError(Exception):
@@ -199,13 +200,20 @@ async def _log_in(
         yield login_failed(_login_busy(spec))
 
 
-async def follow_login(reader: LoginReader, heard: AsyncGenerator[str, None]) -> Steps:
-    """Yield the steps of a login until its outcome.
+async def follow_login(
+    reader: LoginReader, program: AgentProgram, arguments: Sequence[str], lines: bytes = b"", *, with_errors: bool = False
+) -> Steps:
+    """Run a program that logs in, and yield the steps of the login until its outcome.
 
     Args:
-        reader: what the lines mean.
-        heard: the program's lines. Closed afterwards.
+        reader: what the program's lines mean.
+        program: the program.
+        arguments: with which it is run.
+        lines: what it gets at its standard input.
+        with_errors: whether its standard error is read too.
     """
+    argv = [program.executable, *arguments]
+    heard = dialogue(argv, program.env, lines, LOGIN_LIMIT_S, with_errors=with_errors)
     async with contextlib.aclosing(heard):
         async for line in heard:
             event = reader.step(line)

@@ -6,14 +6,14 @@ import os
 import re
 import signal
 import stat
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from dragoman.sdk._encoding.config import as_string
 from dragoman.sdk._encoding.framing import Framing, make_splitter
 from dragoman.sdk._encoding.json_text import read_json_object
-from dragoman.sdk._encoding.lines import without_terminal_orders
+from dragoman.sdk._encoding.lines import Line, without_terminal_orders
 from msgspec import Struct
 
 _VERSION: Final = re.compile(r"(?<![\w.])v?(\d+\.\d+(?:\.\d+)*(?:[-+][0-9A-Za-z.+-]*[0-9A-Za-z])?)(?![\w])")
@@ -128,10 +128,7 @@ async def converse(
     timeout_s: float,
     framing: Framing = "lines",
 ) -> str:
-    """Start a program, give it lines, and return the first line of its output that is the answer.
-
-    It gets its end of input, and a moment to end by itself, before its process group is killed. It runs in the root
-    directory, in a session of its own. Cancelled, it kills too.
+    """Start a program, give it lines, and return the first line of its output that is the answer; see ``dialogue``.
 
     Args:
         argv: the program, absolute, and its arguments.
@@ -144,36 +141,27 @@ async def converse(
     Returns:
         The line. Empty: it ended or its time was over before it answered, or it could not be started.
     """
-    watch = _Conversation(asyncio.get_running_loop(), framing, is_answer)
-    try:
-        transport = await _started(watch, argv, env)
-    except (OSError, ValueError):
-        return ""
-    try:
-        pipe = transport.get_pipe_transport(0)
-        if isinstance(pipe, asyncio.WriteTransport):
-            pipe.write(lines)
-        await asyncio.wait({watch.answered, watch.exited}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if watch.answered.done():
-            if isinstance(pipe, asyncio.WriteTransport):
-                pipe.close()
-            await asyncio.wait({watch.exited}, timeout=_END_BOUND_S)
-        else:
-            await asyncio.wait({watch.closed}, timeout=_PIPE_BOUND_S if watch.exited.done() else 0)
-    finally:
-        _kill_group(transport.get_pid())
-        await asyncio.wait({watch.exited}, timeout=_KILL_BOUND_S)
-        transport.close()
-    return watch.line
+    async with contextlib.aclosing(dialogue(argv, env, lines, timeout_s, framing=framing)) as heard:
+        async for line in heard:
+            if is_answer(line):
+                return line
+    return ""
 
 
 async def dialogue(
-    argv: Sequence[str], env: Mapping[str, str], lines: bytes, timeout_s: float, *, with_errors: bool = False
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    lines: bytes,
+    timeout_s: float,
+    *,
+    with_errors: bool = False,
+    framing: Framing = "lines",
 ) -> AsyncGenerator[str, None]:
     """Start a program, give it lines, and yield those of its output, without their newlines.
 
-    It runs in the root directory, in a session of its own. Closed or cancelled, or once the program has ended or its
-    time is over, this kills its process group.
+    It runs in the root directory, in a session of its own. Once the program has ended or its time is over, or when
+    this is cancelled, its process group is killed. Closed, this gives it its end of input first, and a moment to end
+    by itself.
 
     Args:
         argv: the program, absolute, and its arguments.
@@ -181,9 +169,10 @@ async def dialogue(
         lines: what it gets at its standard input, which stays open.
         timeout_s: seconds until it is killed.
         with_errors: whether lines of its standard error are among them.
+        framing: how its output is cut into lines.
     """
     loop = asyncio.get_running_loop()
-    watch, end_at = _Dialogue(loop, {1, 2} if with_errors else {1}), loop.time() + timeout_s
+    watch, end_at = _Lines(loop, {1, 2} if with_errors else {1}, framing), loop.time() + timeout_s
     try:
         transport = await _started(watch, argv, env)
     except (OSError, ValueError):
@@ -195,6 +184,11 @@ async def dialogue(
         with contextlib.suppress(TimeoutError):
             while (line := await asyncio.wait_for(watch.lines.get(), end_at - loop.time())) is not None:
                 yield line
+    except GeneratorExit:
+        if isinstance(pipe, asyncio.WriteTransport):
+            pipe.close()
+        await asyncio.wait({watch.exited}, timeout=_END_BOUND_S)
+        raise
     finally:
         _kill_group(transport.get_pid())
         await asyncio.wait({watch.exited}, timeout=_KILL_BOUND_S)
@@ -272,62 +266,24 @@ class _Watch(asyncio.SubprocessProtocol):
 
 
 class _Lines(_Watch):
-    """Reads the lines of a program."""
+    """Queues the lines of a program; ``None`` stands for their end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pipes: Collection[int], framing: Framing = "lines") -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pipes: Collection[int], framing: Framing) -> None:
         super().__init__(loop, 0)
+        self._loop = loop
         self._splitters = {pipe: make_splitter(framing, _MOST_LINE_BYTES) for pipe in pipes}
+        self.lines: asyncio.Queue[str | None] = asyncio.Queue()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd in self._splitters:
-            for line in self._splitters[fd].feed(data):
-                self._heard(line.data.decode("utf-8", "replace"))
+            self._heard(self._splitters[fd].feed(data))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._finish(fd)
         super().pipe_connection_lost(fd, exc)
-
-    def _finish(self, fd: int) -> None:
-        """Read what a pipe ended with, which may lack its newline."""
         if fd in self._splitters:
-            for line in self._splitters[fd].finish():
-                self._heard(line.data.decode("utf-8", "replace"))
-
-    def _heard(self, line: str) -> None:
-        raise NotImplementedError
-
-
-class _Conversation(_Lines):
-    """Looks for the answer among them."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, framing: Framing, is_answer: Callable[[str], bool]) -> None:
-        super().__init__(loop, {1}, framing)
-        self.answered: asyncio.Future[None] = loop.create_future()
-        self.line = ""
-        self._is_answer = is_answer
-
-    def _heard(self, line: str) -> None:
-        if not self.answered.done() and self._is_answer(line):
-            self.line = line
-            self.answered.set_result(None)
-
-
-class _Dialogue(_Lines):
-    """Queues them; ``None`` stands for their end."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, pipes: Collection[int]) -> None:
-        super().__init__(loop, pipes)
-        self._loop = loop
-        self.lines: asyncio.Queue[str | None] = asyncio.Queue()
-
-    def _heard(self, line: str) -> None:
-        if self.lines.qsize() < _MOST_LINES:
-            self.lines.put_nowait(line)
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        super().pipe_connection_lost(fd, exc)
-        if fd in self._splitters and not self._open & self._splitters.keys():
-            self.lines.put_nowait(None)
+            self._heard(self._splitters[fd].finish())  # which may lack its newline
+            if not self._open & self._splitters.keys():
+                self.lines.put_nowait(None)
 
     def process_exited(self) -> None:
         super().process_exited()
@@ -335,9 +291,14 @@ class _Dialogue(_Lines):
 
     def _abandon(self) -> None:
         """End them, whatever still holds the pipes."""
-        for pipe in self._splitters:
-            self._finish(pipe)
+        for splitter in self._splitters.values():
+            self._heard(splitter.finish())
         self.lines.put_nowait(None)
+
+    def _heard(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            if self.lines.qsize() < _MOST_LINES:
+                self.lines.put_nowait(line.data.decode("utf-8", "replace"))
 
 
 def _signal_name(returncode: int | None) -> str:
