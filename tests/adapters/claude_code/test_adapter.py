@@ -7,6 +7,7 @@ import pytest
 from dragoman.adapters.claude_code import adapter
 from dragoman.adapters.claude_code.checks import set_up_checks
 from dragoman.sdk._request.environment import inherited_variables
+from dragoman.sdk.detection import Checks
 from dragoman.v1 import event_pb2 as pb
 
 FOLDER = files("dragoman.adapters.claude_code")
@@ -93,7 +94,8 @@ def test_a_session_id_is_a_uuid(text: str, is_id: bool) -> None:
     ],
 )
 def test_checks_of_a_set_up(config: Any, env: dict[str, str], is_root: bool, expected: dict[str, int]) -> None:
-    found = list(set_up_checks(config, env, is_root=is_root, nesting=NESTING))
-    assert {check.code: check.level for check in found} == expected
-    assert all(check.message for check in found)
-    assert not any("pass@" in check.detail for check in found)
+    checks = Checks()
+    set_up_checks(config, env, checks, is_root=is_root, nesting=NESTING)
+    assert {check.code: check.level for check in checks.items} == expected
+    assert all(check.message for check in checks.items)
+    assert not any("pass@" in check.detail for check in checks.items)

@@ -8,6 +8,7 @@ from dragoman.adapters.copilot.adapter import find_login
 from dragoman.adapters.copilot.classify import failure_of_error, failure_of_text, retry_cause
 from dragoman.sdk import Evidence, Report
 from dragoman.sdk._request.environment import inherited_variables
+from dragoman.sdk.detection import Checks
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -44,10 +45,14 @@ def test_a_login(tmp_path: Path) -> None:
 
 def test_the_checks_of_a_model_that_is_not_githubs() -> None:
     own = {"COPILOT_PROVIDER_BASE_URL": "http://user:password@127.0.0.1:1"}
-    assert list(adapter().extra_checks({}, {})) == []
-    found = list(adapter().extra_checks({}, own))
-    assert [(check.code, check.detail) for check in found] == [("own_model", "127.0.0.1:1"), ("model_needed", "")]
-    assert [check.code for check in adapter().extra_checks({}, {**own, "COPILOT_MODEL": "m"})] == ["own_model"]
+    checks, with_model = Checks(), Checks()
+    adapter().extra_checks({}, {}, checks)
+    assert checks.items == []
+    adapter().extra_checks({}, own, checks)
+    adapter().extra_checks({}, {**own, "COPILOT_MODEL": "m"}, with_model)
+    found = [(check.code, check.detail) for check in checks.items]
+    assert found == [("own_model", "127.0.0.1:1"), ("model_needed", "")]
+    assert [check.code for check in with_model.items] == ["own_model"]
 
 
 @pytest.mark.parametrize(

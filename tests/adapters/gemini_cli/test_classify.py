@@ -12,6 +12,7 @@ from dragoman.adapters.gemini_cli.classify import (
     retry_cause,
     with_status,
 )
+from dragoman.sdk.detection import Checks
 from dragoman.sdk.failures import SHORTER_PROMPT
 from dragoman.v1 import event_pb2 as pb
 
@@ -148,9 +149,12 @@ def test_a_separate_status_is_not_trusted_where_the_service_never_answered() -> 
 
 
 def test_a_workspace_that_it_would_not_trust_is_warned_of() -> None:
-    assert list(adapter().extra_checks({}, {})) == []
-    assert list(adapter().extra_checks({}, {"GEMINI_CLI_TRUST_WORKSPACE": "true"})) == []
-    (check,) = adapter().extra_checks({}, {"GEMINI_CLI_TRUST_WORKSPACE": "false"})
+    checks = Checks()
+    adapter().extra_checks({}, {}, checks)
+    adapter().extra_checks({}, {"GEMINI_CLI_TRUST_WORKSPACE": "true"}, checks)
+    assert checks.items == []
+    adapter().extra_checks({}, {"GEMINI_CLI_TRUST_WORKSPACE": "false"}, checks)
+    (check,) = checks.items
     assert (check.code, check.level) == ("gemini_untrusted", pb.SEVERITY_WARNING)
     assert check.hint
 

@@ -10,6 +10,7 @@ from dragoman.adapters.opencode.login import find_login, judge, parse_jsonc
 from dragoman.adapters.opencode.tools import KINDS, file_changes, tool_name
 from dragoman.sdk import Evidence, Report, Terminal
 from dragoman.sdk.acp import RpcError, ToolState
+from dragoman.sdk.detection import Checks
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -149,7 +150,9 @@ def test_its_own_last_word_stands() -> None:
     ],
 )
 def test_checks(config: dict[str, Any], codes: list[str]) -> None:
-    assert [check.code for check in adapter().extra_checks(config, {"PATH": "/none"})] == ["ripgrep_missing", *codes]
+    checks = Checks()
+    adapter().extra_checks(config, {"PATH": "/none"}, checks)
+    assert [check.code for check in checks.items] == ["ripgrep_missing", *codes]
 
 
 async def test_the_first_runs_have_the_database_created_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,4 +179,6 @@ async def test_a_run_goes_on_without_a_lock_or_a_program(tmp_path: Path, monkeyp
 def test_ripgrep_is_looked_for(tmp_path: Path) -> None:
     (tmp_path / "rg").write_text("#!/bin/sh\n")
     (tmp_path / "rg").chmod(0o755)
-    assert list(adapter().extra_checks({"model": "a/b"}, {"PATH": str(tmp_path)})) == []
+    checks = Checks()
+    adapter().extra_checks({"model": "a/b"}, {"PATH": str(tmp_path)}, checks)
+    assert checks.items == []

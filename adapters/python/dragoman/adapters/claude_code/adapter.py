@@ -13,7 +13,7 @@ from dragoman.adapters.claude_code.quota import read_quota
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report, Settings, rules
 from dragoman.sdk.account import Steps, log_in_by, quota_by
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, SelectedModel
+from dragoman.sdk.detection import AuthFinding, Billing, Checks, RenewingLogin, SelectedModel
 from dragoman.sdk.fields import JsonValue, as_string
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
@@ -68,11 +68,9 @@ class ClaudeCodeAdapter(CommandLineAdapter):
         del report
         return find_billing(env)
 
-    def extra_checks(
-        self, config: Mapping[str, JsonValue], env: Mapping[str, str]
-    ) -> Iterator[adapter_pb2.EnvironmentCheck]:
-        """Yield the checks that only this adapter makes."""
-        return set_up_checks(config, env, is_root=os.geteuid() == 0, nesting=self.spec.strip)
+    def extra_checks(self, config: Mapping[str, JsonValue], env: Mapping[str, str], checks: Checks) -> None:
+        """Add the checks that only this adapter makes."""
+        set_up_checks(config, env, checks, is_root=os.geteuid() == 0, nesting=self.spec.strip)
 
     async def get_quota(self, request: adapter_pb2.GetQuotaRequest) -> adapter_pb2.GetQuotaResponse:
         """Ask Anthropic, by Claude Code, how much of a claude.ai plan's rate limits is used."""

@@ -1,7 +1,7 @@
 """What the Copilot adapter is."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +12,7 @@ from dragoman.adapters.copilot.plan import PROVIDER_VARIABLES, plan_run, session
 from dragoman.adapters.copilot.quota import read_quota
 from dragoman.sdk import CommandLineAdapter, Evidence, FailureInfo, Job, Parser, Plan, Report
 from dragoman.sdk.account import Steps, log_in_by, quota_by
-from dragoman.sdk.detection import AuthFinding, Billing, SelectedModel, key_billing, stored_object
+from dragoman.sdk.detection import AuthFinding, Billing, Checks, SelectedModel, key_billing, stored_object
 from dragoman.sdk.fields import JsonValue, objects, text
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
@@ -64,25 +64,16 @@ class CopilotAdapter(CommandLineAdapter):
         """Log Copilot in with a device code."""
         return log_in_by(self.spec, request, METHOD, log_in)
 
-    def extra_checks(
-        self, config: Mapping[str, JsonValue], env: Mapping[str, str]
-    ) -> Iterator[adapter_pb2.EnvironmentCheck]:
-        """Yield the checks that only this adapter makes."""
+    def extra_checks(self, config: Mapping[str, JsonValue], env: Mapping[str, str], checks: Checks) -> None:
+        """Add the checks that only this adapter makes."""
         del config
         url = env.get("COPILOT_PROVIDER_BASE_URL")
         if url:
-            yield adapter_pb2.EnvironmentCheck(
-                code="own_model",
-                level=pb.SEVERITY_INFO,
-                message="COPILOT_PROVIDER_BASE_URL is set: the model is not GitHub's, and the login is not used.",
-                detail=url.rpartition("@")[2],
-            )
+            message = "COPILOT_PROVIDER_BASE_URL is set: the model is not GitHub's, and the login is not used."
+            checks.add(pb.SEVERITY_INFO, "own_model", message, detail=url.rpartition("@")[2])
             if not env.get("COPILOT_MODEL"):
-                yield adapter_pb2.EnvironmentCheck(
-                    code="model_needed",
-                    level=pb.SEVERITY_INFO,
-                    message="With a model of your own each run must name it, as `model` or in COPILOT_MODEL.",
-                )
+                message = "With a model of your own each run must name it, as `model` or in COPILOT_MODEL."
+                checks.add(pb.SEVERITY_INFO, "model_needed", message)
 
 
 def find_login(env: Mapping[str, str]) -> AuthFinding:

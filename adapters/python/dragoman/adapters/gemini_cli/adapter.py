@@ -23,7 +23,7 @@ from dragoman.protocol.errors import FieldViolation
 from dragoman.protocol.images import is_image
 from dragoman.sdk import Evidence, FailureInfo, Job, Parser, Plan, Report, Settings
 from dragoman.sdk.acp import AcpAdapter, Conversation
-from dragoman.sdk.detection import AuthFinding, Billing, RenewingLogin, SelectedModel
+from dragoman.sdk.detection import AuthFinding, Billing, Checks, RenewingLogin, SelectedModel
 from dragoman.sdk.fields import JsonValue, as_string, compact
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
@@ -133,16 +133,10 @@ class GeminiCliAdapter(AcpAdapter):
         del report
         return find_billing(env)
 
-    def extra_checks(
-        self, config: Mapping[str, JsonValue], env: Mapping[str, str]
-    ) -> Iterator[adapter_pb2.EnvironmentCheck]:
-        """Yield the checks that only this adapter makes."""
+    def extra_checks(self, config: Mapping[str, JsonValue], env: Mapping[str, str], checks: Checks) -> None:
+        """Add the checks that only this adapter makes."""
         del config
         if env.get("GEMINI_CLI_TRUST_WORKSPACE") not in {None, "true"}:
-            yield adapter_pb2.EnvironmentCheck(
-                code="gemini_untrusted",
-                level=pb.SEVERITY_WARNING,
-                message="GEMINI_CLI_TRUST_WORKSPACE is not true: Gemini CLI does not start in a workspace it does not"
-                " trust.",
-                hint="Leave it out; the adapter sets it.",
-            )
+            message = "GEMINI_CLI_TRUST_WORKSPACE is not true: Gemini CLI does not start in a workspace it does not trust."
+            hint = "Leave it out; the adapter sets it."
+            checks.add(pb.SEVERITY_WARNING, "gemini_untrusted", message, hint=hint)

@@ -17,7 +17,7 @@ from dragoman.protocol.errors import FieldViolation
 from dragoman.protocol.identity import near_names
 from dragoman.sdk import Evidence, FailureInfo, Job, Plan, Report, Settings, Terminal, rules
 from dragoman.sdk.acp import AcpOptions, Conversation, RpcError, conversation
-from dragoman.sdk.detection import probe
+from dragoman.sdk.detection import Checks, probe
 from dragoman.sdk.failures import classify_text
 from dragoman.sdk.fields import JsonValue, as_bool, as_object, as_string
 from dragoman.sdk.spec import agent_spec
@@ -136,11 +136,21 @@ class OpencodeAdapter(WithAccount):
             advice = "is the run's own; use permissions of the request"
             yield FieldViolation("config.opencodeConfig.permission", advice)
 
-    def extra_checks(
-        self, config: Mapping[str, JsonValue], env: Mapping[str, str]
-    ) -> Iterator[adapter_pb2.EnvironmentCheck]:
-        """Yield the checks that only this adapter makes."""
-        return _checks(config, env)
+    def extra_checks(self, config: Mapping[str, JsonValue], env: Mapping[str, str], checks: Checks) -> None:
+        """Add the checks that only this adapter makes."""
+        if shutil.which("rg", path=env.get("PATH", "")) is None:
+            message = "ripgrep is not on this PATH: opencode fetches it from GitHub when it first searches."
+            hint = "Install ripgrep where opencode may not fetch programs; without it, skills and searches fail there."
+            checks.add(pb.SEVERITY_INFO, "ripgrep_missing", message, hint=hint)
+        if not as_string(config.get("model"), ""):
+            message = "No model is set: opencode's own configuration decides, but not for opencode.ai's hosted models."
+            hint = "Set config.model, or the request's model, to provider/model."
+            checks.add(pb.SEVERITY_INFO, "model_not_set", message, hint=hint)
+        for name in ("dangerouslySkipPermissions", "ownPermissions"):
+            if as_bool(config.get(name), False):
+                message = f"config.{name}: opencode itself decides what it asks about."
+                hint = "Use rules in permissions, or permissions.auto_approve, which at least reports what is done."
+                checks.add(pb.SEVERITY_WARNING, "permissions_skipped", message, hint=hint)
 
     async def list_models(self, request: adapter_pb2.ListModelsRequest) -> adapter_pb2.ListModelsResponse:
         """List the models of the providers that opencode has a login or key for."""
@@ -190,28 +200,3 @@ def _is_lost(error: RpcError) -> bool:
     """Return whether an error of load, resume or fork is about the session: opencode has no code for that."""
     data = error.data if isinstance(error.data, dict) else {}
     return data.get("service") == "session" and "service failure" in error.message
-
-
-def _checks(config: Mapping[str, JsonValue], env: Mapping[str, str]) -> Iterator[adapter_pb2.EnvironmentCheck]:
-    if shutil.which("rg", path=env.get("PATH", "")) is None:
-        yield adapter_pb2.EnvironmentCheck(
-            code="ripgrep_missing",
-            level=pb.SEVERITY_INFO,
-            message="ripgrep is not on this PATH: opencode fetches it from GitHub when it first searches.",
-            hint="Install ripgrep where opencode may not fetch programs; without it, skills and searches fail there.",
-        )
-    if not as_string(config.get("model"), ""):
-        yield adapter_pb2.EnvironmentCheck(
-            code="model_not_set",
-            level=pb.SEVERITY_INFO,
-            message="No model is set: opencode's own configuration decides, but not for opencode.ai's hosted models.",
-            hint="Set config.model, or the request's model, to provider/model.",
-        )
-    for name in ("dangerouslySkipPermissions", "ownPermissions"):
-        if as_bool(config.get(name), False):
-            yield adapter_pb2.EnvironmentCheck(
-                code="permissions_skipped",
-                level=pb.SEVERITY_WARNING,
-                message=f"config.{name}: opencode itself decides what it asks about.",
-                hint="Use rules in permissions, or permissions.auto_approve, which at least reports what is done.",
-            )

@@ -43,7 +43,7 @@ async def check_environment(
     await agent.check_agent(env, config, checks)
     if not any(item.code == "api_key_withheld" for item in checks.items):
         _check_api_keys(agent.spec, env, requested, checks)
-    checks.items += agent.extra_checks(config, env)
+    agent.extra_checks(config, env, checks)
     if request.mode == pb.TEST_MODE_LIVE:
         if checks.has_error:
             checks.add(_INFO, "live_skipped", "The live turn was not tried, as a check before it failed.")

@@ -70,12 +70,8 @@ class AgentHooks(abc.ABC):
         """
         return key_billing(self.spec.api_key_variables, env, report.provider)
 
-    def extra_checks(
-        self, config: Mapping[str, JsonValue], env: Mapping[str, str]
-    ) -> Iterable[adapter_pb2.EnvironmentCheck]:
-        """Yield checks that only this agent knows. Pure and quick."""
-        del config, env
-        return ()
+    def extra_checks(self, config: Mapping[str, JsonValue], env: Mapping[str, str], checks: Checks) -> None:
+        """Add checks that only this agent knows. Pure and quick."""
 
     # What agents of one kind have in common.
 
