@@ -36,7 +36,7 @@ from dragoman.sdk._run.agent_output import AgentOutput
 from dragoman.sdk._run.deadlines import Deadlines
 from dragoman.sdk._run.questions import Questions
 from dragoman.sdk._run.run import Run
-from dragoman.sdk._run.steering import Steerer, Updater
+from dragoman.sdk._run.steering import steer, update
 from dragoman.sdk._run.stop_sequence import StopSequence
 from dragoman.sdk._run.waiting import wait_first
 from dragoman.v1 import event_pb2 as pb
@@ -120,16 +120,16 @@ class Attempt:
         self._input.attach(child)
         self._pace.attach(child)
         ended = asyncio.create_task(child.wait())
-        if isinstance(self._parser, Steers):
-            steerer = Steerer(self._run, self._parser, self._take_one)
-            self._run.sent.on_steer = lambda sent: (
-                not (self._deadlines.is_ending or self._input.is_closed) and steerer.give(sent)
+        run, parser = self._run, self._parser
+        if isinstance(parser, Steers):
+            run.sent.on_steer = lambda sent: (
+                not (self._deadlines.is_ending or self._input.is_closed) and steer(run, parser, self._take_one, sent)
             )
-        if isinstance(self._parser, Updates):
-            updater = Updater(self._run, self._parser, self._take_one)
+        if isinstance(parser, Updates):
             reads = self._launch.plan.keep_stdin_open  # else the parser rejects every change
-            self._run.updates.on_update = lambda update: (
-                not (self._deadlines.is_ending or (reads and self._input.is_closed)) and updater.give(update)
+            run.updates.on_update = lambda change: (
+                not (self._deadlines.is_ending or (reads and self._input.is_closed))
+                and update(run, parser, self._take_one, change)
             )
         try:
             with self._run.observed(self._observe):
