@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dragoman.sdk._request.job import Job, Plan
+from dragoman.sdk._run.files import remove_tree
 from dragoman.sdk._skills.source import lay_out, plan_skill_directory
 
 _PREFIX = "dragoman-run-"
@@ -25,7 +26,7 @@ def run_directory() -> Iterator[Path]:
     try:
         yield path
     finally:
-        _remove(path)
+        remove_tree(path)
 
 
 def renew(path: Path) -> None:
@@ -36,7 +37,7 @@ def renew(path: Path) -> None:
     Raises:
         OSError: it cannot be made, or another user has made it.
     """
-    _remove(path)
+    remove_tree(path)
     path.mkdir(mode=0o700)
 
 
@@ -51,16 +52,3 @@ def lay_out_files(job: Job, plan: Plan, skill_layout: str) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(content)
-
-
-def _remove(path: Path) -> None:
-    import shutil  # noqa: PLC0415 - as above
-
-    shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        # An agent may leave directories that even their owner cannot enter.
-        for folder, inner, _ in os.walk(path):
-            for entry in (Path(folder, name) for name in inner):
-                if not entry.is_symlink():
-                    entry.chmod(0o700)
-        shutil.rmtree(path, ignore_errors=True)

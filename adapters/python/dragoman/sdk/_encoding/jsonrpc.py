@@ -98,12 +98,9 @@ class Peer(Generic[Tag]):
         """Return the line that answers a request."""
         return self._line({"id": request_id, "result": result})
 
-    def error(self, request_id: RequestId, code: int, message: str, data: object = None) -> bytes:
+    def error(self, request_id: RequestId, code: int, message: str) -> bytes:
         """Return the line that refuses a request."""
-        error: dict[str, object] = {"code": code, "message": message}
-        if data is not None:
-            error["data"] = data
-        return self._line({"id": request_id, "error": error})
+        return self._line({"id": request_id, "error": {"code": code, "message": message}})
 
     def read(self, data: bytes) -> Request | Notification | Response[Tag] | Stray | None:
         """Understand a line. None: it is no message."""

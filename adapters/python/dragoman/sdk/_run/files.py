@@ -9,7 +9,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -62,7 +62,7 @@ class FileStore:
     def close(self) -> None:
         """Remove everything."""
         if self._root is not None:
-            _remove(self._root)
+            remove_tree(self._root)
             os.close(self._lock)
             self._root = None
 
@@ -78,7 +78,7 @@ def remove_leftovers(folder: Path) -> None:
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(path)
+                remove_tree(path)
                 _log.info("files of an ended server removed", path=str(path))
             finally:
                 os.close(lock)
@@ -156,7 +156,7 @@ class RunFiles:
         try:
             files = await asyncio.to_thread(lay_out_attachments, attachments, directory, most)
         except (AttachmentError, OSError):
-            _in_thread(_remove, directory)
+            _in_thread(remove_tree, directory)
             raise
         self.directories.append(str(directory))
         return files
@@ -170,7 +170,7 @@ class RunFiles:
         if files:
             self.directories.remove(str(files[0].path.parent))
             self._sent_bytes -= sum(file.size for file in files)
-            _in_thread(_remove, files[0].path.parent)
+            _in_thread(remove_tree, files[0].path.parent)
 
     async def conclude(
         self, emit: Callable[[pb.AgentEvent], None], notice: Notify, redact: Callable[[str], str]
@@ -183,7 +183,7 @@ class RunFiles:
             redact: hides the secrets in a name, as in events.
         """
         for directory in self.directories:
-            await asyncio.to_thread(_remove, Path(directory))
+            await asyncio.to_thread(remove_tree, Path(directory))
         self.attached = ()
         if _is_empty(self.artifacts):
             self._remove_all()
@@ -241,12 +241,12 @@ class RunFiles:
             self.artifacts.rmdir()
             self._directory.rmdir()
             return
-        _in_thread(_remove, self._directory)
+        _in_thread(remove_tree, self._directory)
 
     def _remove_but(self, kept: Path) -> None:
         for path in self._directory.iterdir():
             if path != kept:
-                _remove(path)
+                remove_tree(path)
 
 
 def _too_much() -> AttachmentError:
@@ -276,23 +276,20 @@ def _is_empty(directory: Path) -> bool:
         return not os.path.lexists(directory)
 
 
-def _remove(path: Path) -> None:
-    import shutil  # noqa: PLC0415 - few runs leave files
+def remove_tree(path: Path) -> None:
+    """Remove whatever is there: an agent may leave directories that even their owner cannot enter."""
+    import shutil  # noqa: PLC0415 - an adapter serves sooner without it
 
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
-        # An agent may leave directories that even their owner cannot enter.
-        for folder in _folders(path):
-            folder.chmod(0o700)
+        for folder, inner, _ in os.walk(path):
+            for entry in (Path(folder, name) for name in inner):
+                if not entry.is_symlink():
+                    entry.chmod(0o700)
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _folders(path: Path) -> Iterator[Path]:
-    for folder, inner, _ in os.walk(path):
-        yield from (entry for entry in (Path(folder, name) for name in inner) if not entry.is_symlink())
 
 
 def _in_thread(remove: Callable[[Path], None], path: Path) -> None:

@@ -62,7 +62,6 @@ class Run:
         run_id: its id.
         accepted: what the adapter's ``accept`` returned for the request.
         redactor: knows the secrets of the run; the adapter sets it before the first event.
-        fanout: its events.
         counters: what was counted; put into the result.
         attempt: the present attempt; 0 before the first ``started``.
         faults: reports exceptions of the adapter's own code.
@@ -75,7 +74,6 @@ class Run:
         *,
         adapter: str,
         instance_id: str,
-        fanout: EventBuffer | None = None,
     ) -> None:
         self.request = request
         self.run_id = request.run_id
@@ -90,7 +88,7 @@ class Run:
         """What is secret in the request, once it was looked for."""
         self.redactor = Redactor([request.auth_token] if request.auth_token else [])
         first = request.relay.first_sequence or 1
-        self.event_buffer = fanout or EventBuffer(request.run_id, first_sequence=first)
+        self.event_buffer = EventBuffer(request.run_id, first_sequence=first)
         self.attempt = max(0, request.relay.first_attempt - 1)
         self.first_sequence = first
         self._writer = EventWriter(self.run_id, self.event_buffer, self.attempt, lambda: self.redactor)

@@ -66,8 +66,8 @@ class Requests:
         self._open.clear()
         return outputs
 
-    def _error(self, request: Request, code: int, message: str, data: object = None) -> Write:
-        return Write(self._peer.error(request.id, code, message, data))
+    def _error(self, request: Request, code: int, message: str) -> Write:
+        return Write(self._peer.error(request.id, code, message))
 
     def _question_id(self, request: Request) -> str:
         """Return an id for a question; an agent counts anew in each attempt, and 1 is not "1"."""
