@@ -16,7 +16,7 @@ A parser for an agent that prints JSON objects, one a line::
 """
 
 from dragoman.sdk._encoding.lines import LineSplitter, without_terminal_orders
-from dragoman.sdk._output.diffs import unified_diff
+from dragoman.sdk._output.diffs import unified_diff, whole_file_diff
 from dragoman.sdk._output.json_lines import Handler, JsonLinesParser
 from dragoman.sdk._output.mcp_names import mcp_server_of
 from dragoman.sdk._output.parser import (
@@ -42,9 +42,11 @@ from dragoman.sdk._output.usage import (
     call_usage,
     context_used,
     cost_in_dollars,
+    rate_limit,
     run_usage,
     token_counts,
 )
+from dragoman.sdk._output.user_questions import UserQuestion, put_questions, read_answers
 
 __all__ = [
     "FileTool",
@@ -64,6 +66,7 @@ __all__ = [
     "Updated",
     "Updates",
     "UsageTotals",
+    "UserQuestion",
     "add_call",
     "call_usage",
     "compaction_event",
@@ -74,9 +77,13 @@ __all__ = [
     "notice_event",
     "one_line",
     "plan_entry",
+    "put_questions",
+    "rate_limit",
+    "read_answers",
     "run_usage",
     "text_event",
     "token_counts",
     "unified_diff",
+    "whole_file_diff",
     "without_terminal_orders",
 ]

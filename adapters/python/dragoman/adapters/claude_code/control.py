@@ -11,7 +11,17 @@ from typing import Final
 
 from dragoman.adapters.claude_code.tools import subject, tool_title
 from dragoman.sdk import Answer, Ask
-from dragoman.sdk.fields import Fields, JsonValue, as_object, as_string_list, compact, inner, objects, text
+from dragoman.sdk.fields import (
+    Fields,
+    JsonValue,
+    as_string_list,
+    compact,
+    inner,
+    objects,
+    parse_json_object,
+    text,
+)
+from dragoman.sdk.parsing import UserQuestion, put_questions, read_answers
 from dragoman.sdk.run import AttachedFile
 from dragoman.v1 import event_pb2 as pb
 
@@ -94,19 +104,16 @@ def question(request_id: str, request: Fields, on_answer: OnAnswer) -> Ask | Non
     None if it asks nothing that can be answered.
     """
     tool_input = inner(request, "input")
-    questions = [item for item in objects(tool_input, "questions") if text(item, "question")]
-    if not questions or len({text(item, "question") for item in questions}) != len(questions):
+    questions = _questions(tool_input)
+    if not questions or len({question.key for question in questions}) != len(questions):
         return None
     asked = pb.InputRequest(id=request_id, subject=subject(text(request, "tool_use_id"), "AskUserQuestion", {}, ""))
-    if len(questions) == 1 and objects(questions[0], "options"):
-        _choice(asked, questions[0])
-    else:
-        _form(asked, questions)
+    put_questions(asked, questions)
 
     def encode(answer: Answer) -> bytes:
         on_answer(answer)
-        answers = _answers(asked, questions, answer)
-        if answers is None:
+        answers = {key: ", ".join(words) for key, words in read_answers(asked, questions, answer).items() if words}
+        if not answers:
             return _success(request_id, {"behavior": "deny", "message": answer.message or _UNANSWERED})
         updated = {**tool_input, "answers": answers}
         return _success(request_id, {"behavior": "allow", "updatedInput": updated})
@@ -114,51 +121,14 @@ def question(request_id: str, request: Fields, on_answer: OnAnswer) -> Ask | Non
     return Ask(asked, encode)
 
 
-def _choice(asked: pb.InputRequest, item: Fields) -> None:
-    asked.kind = pb.INPUT_KIND_CHOICE
-    asked.title = text(item, "question")
-    asked.multiple = item.get("multiSelect") is True
-    for index, option in enumerate(objects(item, "options")):
-        described = text(option, "description")
-        asked.options.add(id=f"option_{index + 1}", label=text(option, "label"), description=described)
-
-
-def _form(asked: pb.InputRequest, questions: list[Fields]) -> None:
-    asked.kind = pb.INPUT_KIND_SCHEMA
-    asked.title = " / ".join(text(item, "question") for item in questions)
-    properties: dict[str, JsonValue] = {text(item, "question"): _property(item) for item in questions}
-    asked.schema_json = compact(
-        {
-            "type": "object",
-            "properties": properties,
-            "required": list(properties),
-            "additionalProperties": False,
-        }
-    )
-
-
-def _property(item: Fields) -> JsonValue:
-    labels: list[JsonValue] = [text(option, "label") for option in objects(item, "options")]
-    one: dict[str, JsonValue] = {"type": "string"}
-    if labels:
-        one["examples"] = labels  # examples, not an enum: Claude Code takes other answers too
-    several = item.get("multiSelect") is True
-    return {"type": "array", "items": one, "minItems": 1} if several else one
-
-
-def _answers(asked: pb.InputRequest, questions: list[Fields], answer: Answer) -> dict[str, str] | None:
-    if asked.kind == pb.INPUT_KIND_CHOICE:
-        chosen = [option.label for option in answer.chosen]
-        return {text(questions[0], "question"): ", ".join(chosen)} if chosen else None
-    try:
-        values = as_object(json.loads(answer.value_json), {}) if answer.value_json else {}
-    except ValueError:
-        return None
-    return {key: _answer_text(value) for key, value in values.items()} or None
-
-
-def _answer_text(value: JsonValue) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+def _questions(tool_input: Fields) -> list[UserQuestion]:
+    """Return what is asked. The answers go by the questions' words."""
+    asked = ((text(item, "question"), item) for item in objects(tool_input, "questions"))
+    return [
+        UserQuestion(words, words, objects(item, "options"), is_multiple=item.get("multiSelect") is True)
+        for words, item in asked
+        if words
+    ]
 
 
 def _permission_answer(answer: Answer, tool_input: Fields) -> dict[str, JsonValue]:
@@ -166,10 +136,10 @@ def _permission_answer(answer: Answer, tool_input: Fields) -> dict[str, JsonValu
         return {"behavior": "deny", "message": answer.message or _DENIED}
     response: dict[str, JsonValue] = {"behavior": "allow"}
     if answer.updated_input_json:
-        response["updatedInput"] = dict(_parse(answer.updated_input_json) or tool_input)
-    suggestion = _parse(answer.option.native_json) if answer.option and answer.option.native_json else None
+        response["updatedInput"] = parse_json_object(answer.updated_input_json.encode()) or dict(tool_input)
+    suggestion = parse_json_object(answer.option.native_json.encode()) if answer.option is not None else None
     if suggestion:
-        response["updatedPermissions"] = [dict(suggestion)]
+        response["updatedPermissions"] = [suggestion]
     return response
 
 
@@ -203,14 +173,6 @@ def _description(request: Fields) -> str:
     if text(request, "blocked_path"):
         lines.append(f"It is about {text(request, 'blocked_path')}.")
     return "\n".join(line for line in lines if line)
-
-
-def _parse(data: str) -> Fields | None:
-    try:
-        value = json.loads(data)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _success(request_id: str, response: Mapping[str, object]) -> bytes:

@@ -7,6 +7,7 @@ from dragoman.sdk import FailureInfo
 from dragoman.sdk.account import AgentProgram, quota_failed, quota_refused, quota_silent
 from dragoman.sdk.detection import converse
 from dragoman.sdk.fields import Fields, inner, iso_moment, number, objects, parse_json_object, text
+from dragoman.sdk.parsing import rate_limit
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -57,13 +58,8 @@ def _windows(limits: Fields) -> list[pb.RateLimit]:
 
 
 def _window(name: str, limit: Fields) -> pb.RateLimit:
-    window = pb.RateLimit(window=name)
-    used, resets_at = number(limit, "utilization"), iso_moment(limit, "resets_at")
-    if used is not None:
-        window.used_percent = min(max(used, 0), 100)
-    if resets_at is not None:
-        window.resets_at.FromDatetime(resets_at)
-    return window
+    used = number(limit, "utilization")
+    return rate_limit(name, None if used is None else min(used, 100), iso_moment(limit, "resets_at"))
 
 
 def _is_answer(line: str) -> bool:

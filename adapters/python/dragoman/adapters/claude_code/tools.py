@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dragoman.sdk.fields import Fields, as_string_list, compact, count, inner, objects, text
-from dragoman.sdk.parsing import host_of, one_line
+from dragoman.sdk.parsing import host_of, one_line, whole_file_diff
 from dragoman.v1 import event_pb2 as pb
 
 _KINDS: Final[Mapping[str, pb.ToolKind.ValueType]] = {
@@ -157,7 +157,7 @@ def file_change(
 def _diff(path: str, structured: Fields, *, created: bool) -> str:
     hunks = objects(structured, "structuredPatch")
     if created and not hunks:
-        return _creation(path, text(structured, "content"))
+        return whole_file_diff(path, text(structured, "content"))
     if not hunks:
         return ""
     lines = [f"--- {path}", f"+++ {path}"]
@@ -167,15 +167,6 @@ def _diff(path: str, structured: Fields, *, created: bool) -> str:
         lines.append(f"@@ -{old} +{new} @@")
         lines += as_string_list(hunk.get("lines"))
     return "\n".join(lines) + "\n"
-
-
-def _creation(path: str, content: str) -> str:
-    if not content:
-        return ""
-    lines = content.removesuffix("\n").split("\n")
-    body = "".join(f"+{line}\n" for line in lines)
-    end = "" if content.endswith("\n") else "\\ No newline at end of file\n"
-    return f"--- /dev/null\n+++ {path}\n@@ -0,0 +1,{len(lines)} @@\n{body}{end}"
 
 
 def _below(path: str, cwd: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from dragoman.sdk.detection import Billing
 from dragoman.sdk.fields import Fields, count, inner, number, text, unix_moment
-from dragoman.sdk.parsing import add_call, call_usage, cost_in_dollars, run_usage, token_counts
+from dragoman.sdk.parsing import add_call, call_usage, cost_in_dollars, rate_limit, run_usage, token_counts
 from dragoman.v1 import event_pb2 as pb
 
 _MODEL_TOKENS: Final = {
@@ -54,14 +54,9 @@ def _rate_limits(info: Fields) -> list[pb.RateLimit]:
 
 
 def _rate_limit(window: str, info: Fields) -> pb.RateLimit:
-    limit = pb.RateLimit(window=window, status=text(info, "status"))
-    resets_at = unix_moment(info, "resetsAt")
-    if resets_at is not None:
-        limit.resets_at.FromDatetime(resets_at)
     used = number(info, "utilization")
-    if used is not None:
-        limit.used_percent = round(used * 100, 6)
-    return limit
+    percent = None if used is None else round(used * 100, 6)
+    return rate_limit(window, percent, unix_moment(info, "resetsAt"), text(info, "status"))
 
 
 class RunTotals:

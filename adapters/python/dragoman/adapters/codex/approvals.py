@@ -10,8 +10,9 @@ from typing import Final
 
 from dragoman.adapters.codex.tools import Calls, changed_paths, script_of, tool_call
 from dragoman.sdk import Answer, Ask, Output, Withdraw, Write
-from dragoman.sdk.fields import Fields, JsonValue, as_object, compact, inner, objects, text
+from dragoman.sdk.fields import Fields, JsonValue, compact, inner, objects, parse_json_object, text
 from dragoman.sdk.jsonrpc import METHOD_NOT_FOUND, Peer, Request
+from dragoman.sdk.parsing import UserQuestion, put_questions, read_answers
 from dragoman.v1 import event_pb2 as pb
 
 ALLOW_ONCE: Final = "allow_once"
@@ -151,7 +152,7 @@ class Approvals:
         asked.schema_json = compact(inner(request.params, "requestedSchema") or {"type": "object"})
 
         def encode(answer: Answer) -> bytes:
-            content = _parse(answer.value_json) if answer.allowed else None
+            content = parse_json_object(answer.value_json.encode() or b"{}") if answer.allowed else None
             return self._answered(
                 request, question_id, _elicited("accept" if content is not None else "decline", content)
             )
@@ -173,17 +174,19 @@ class Approvals:
         return self._permission(request, question_id, title, subject, answer_as)
 
     def _user_input(self, request: Request, question_id: str) -> Ask:
-        questions = [item for item in objects(request.params, "questions") if text(item, "id")]
+        questions = [
+            UserQuestion(text(item, "id"), text(item, "question") or text(item, "header"), objects(item, "options"))
+            for item in objects(request.params, "questions")
+            if text(item, "id")
+        ]
         asked = pb.InputRequest(id=question_id)
         asked.subject.tool_call_id = text(request.params, "itemId")
         asked.subject.tool_name, asked.subject.tool_kind = "request_user_input", pb.TOOL_KIND_ASK_USER
-        if len(questions) == 1 and objects(questions[0], "options"):
-            _choice(asked, questions[0])
-        else:
-            _form(asked, questions)
+        put_questions(asked, questions)
+        asked.title = asked.title or "Codex asks."
 
         def encode(answer: Answer) -> bytes:
-            answers = {key: {"answers": value} for key, value in _answers(asked, questions, answer).items()}
+            answers = {key: {"answers": words} for key, words in read_answers(asked, questions, answer).items()}
             return self._answered(request, question_id, {"answers": answers})
 
         return Ask(asked, encode)
@@ -197,41 +200,3 @@ def _decision(answer: Answer, chosen: str) -> Mapping[str, object]:
 
 def _elicited(action: str, content: JsonValue, meta: JsonValue = None) -> Mapping[str, object]:
     return {"action": action, "content": content, "_meta": meta}
-
-
-def _choice(asked: pb.InputRequest, item: Fields) -> None:
-    asked.kind = pb.INPUT_KIND_CHOICE
-    asked.title = text(item, "question") or text(item, "header")
-    for index, option in enumerate(objects(item, "options")):
-        described = text(option, "description")
-        asked.options.add(id=f"option_{index + 1}", label=text(option, "label"), description=described)
-
-
-def _form(asked: pb.InputRequest, questions: list[Fields]) -> None:
-    asked.kind = pb.INPUT_KIND_SCHEMA
-    asked.title = " / ".join(text(item, "question") for item in questions) or "Codex asks."
-    properties: dict[str, JsonValue] = {}
-    for item in questions:
-        labels: list[JsonValue] = [text(option, "label") for option in objects(item, "options")]
-        one: dict[str, JsonValue] = {"type": "string", "title": text(item, "question")}
-        # Examples, not an enum: Codex takes other answers too.
-        properties[text(item, "id")] = {**one, "examples": labels} if labels else one
-    names: list[JsonValue] = list(properties)
-    schema: dict[str, JsonValue] = {"type": "object", "properties": properties, "required": names}
-    asked.schema_json = compact(schema)
-
-
-def _answers(asked: pb.InputRequest, questions: list[Fields], answer: Answer) -> dict[str, list[str]]:
-    if not answer.allowed:
-        return {}
-    if asked.kind == pb.INPUT_KIND_CHOICE:
-        chosen = [option.label for option in answer.chosen] or [answer.text]
-        return {text(questions[0], "id"): [word for word in chosen if word]}
-    return {key: [str(value)] for key, value in (_parse(answer.value_json) or {}).items()}
-
-
-def _parse(data: str) -> dict[str, JsonValue] | None:
-    try:
-        return as_object(json.loads(data), None) if data else {}
-    except ValueError:
-        return None

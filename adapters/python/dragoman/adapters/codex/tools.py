@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from dragoman.sdk.fields import Fields, JsonValue, compact, count, inner, objects, text
-from dragoman.sdk.parsing import one_line
+from dragoman.sdk.parsing import one_line, whole_file_diff
 from dragoman.v1 import event_pb2 as pb
 
 SHELL: Final = "exec_command"
@@ -158,16 +158,9 @@ def file_changes(item: Fields) -> Iterator[pb.FileChange]:
 
 def _diff(path: str, kind: str, diff: str) -> str:
     """Return a unified diff; of files that are new or gone, Codex gives the content alone."""
-    if not diff:
-        return ""
-    if kind not in {"add", "delete"}:
-        return f"--- {path}\n+++ {path}\n{diff}" if diff.startswith("@@") else diff
-    lines = diff.removesuffix("\n").split("\n")
-    sign, old, new = ("+", "/dev/null", path) if kind == "add" else ("-", path, "/dev/null")
-    hunk = f"@@ -0,0 +1,{len(lines)} @@" if kind == "add" else f"@@ -1,{len(lines)} +0,0 @@"
-    body = "".join(f"{sign}{line}\n" for line in lines)
-    end = "" if diff.endswith("\n") else "\\ No newline at end of file\n"
-    return f"--- {old}\n+++ {new}\n{hunk}\n{body}{end}"
+    if kind in {"add", "delete"}:
+        return whole_file_diff(path, diff, deleted=kind == "delete")
+    return f"--- {path}\n+++ {path}\n{diff}" if diff.startswith("@@") else diff
 
 
 def _content(item: Fields) -> str:

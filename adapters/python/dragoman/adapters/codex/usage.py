@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dragoman.sdk import parsing
-from dragoman.sdk.fields import Fields, count, inner, number, text
-from dragoman.sdk.parsing import call_usage, run_usage
+from dragoman.sdk.fields import Fields, count, inner, number, text, unix_moment
+from dragoman.sdk.parsing import call_usage, rate_limit, run_usage
 from dragoman.v1 import event_pb2 as pb
 
 Counts = Mapping[str, int]
@@ -24,8 +24,6 @@ _NAMES: Final = {
     "outputTokens": "output",
     "reasoningOutputTokens": "reasoning",
 }
-_FURTHEST: Final = 253_402_300_799
-"""The last second of the year 9999, beyond which there are no timestamps."""
 
 
 def read_counts(fields: Fields) -> Counts:
@@ -50,10 +48,7 @@ def plus(parts: Iterable[Counts]) -> Counts:
 
 def token_counts(counts: Counts) -> pb.TokenCounts:
     """Return token numbers as the contract has them."""
-    tokens = parsing.token_counts(counts, _NAMES) or pb.TokenCounts()
-    if tokens.HasField("input"):
-        tokens.input = max(0, tokens.input - tokens.cache_read - tokens.cache_write)
-    return tokens
+    return parsing.token_counts(counts, _NAMES, input_has_cached=True) or pb.TokenCounts()
 
 
 def dump(counts: Counts) -> str:
@@ -131,14 +126,9 @@ def rate_limits(snapshot: Fields) -> list[pb.RateLimit]:
         if not window:
             continue
         minutes = count(window, "windowDurationMins")
-        limit = pb.RateLimit(window=f"{name} ({minutes} min)" if minutes else name)
-        limit.status = text(snapshot, "rateLimitReachedType")
-        used, resets_at = number(window, "usedPercent"), count(window, "resetsAt")
-        if used is not None:
-            limit.used_percent = used
-        if resets_at is not None and resets_at <= _FURTHEST:
-            limit.resets_at.FromSeconds(resets_at)
-        limits.append(limit)
+        label = f"{name} ({minutes} min)" if minutes else name
+        used, resets_at = number(window, "usedPercent"), unix_moment(window, "resetsAt")
+        limits.append(rate_limit(label, used, resets_at, text(snapshot, "rateLimitReachedType")))
     return limits
 
 

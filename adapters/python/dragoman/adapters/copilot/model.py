@@ -4,14 +4,22 @@ Each method takes the data of an event, and the nested agent that it is of: empt
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from dragoman.adapters.copilot.classify import failure_of_error, output_limit, refusal, retry_cause
 from dragoman.adapters.copilot.frames import Events, notice
-from dragoman.adapters.copilot.usage import call_usage
 from dragoman.sdk import FailureInfo, Report
 from dragoman.sdk.fields import Fields, count, text
-from dragoman.sdk.parsing import Retries, TextItems, add_call, notice_event
+from dragoman.sdk.parsing import Retries, TextItems, add_call, call_usage, context_used, notice_event, token_counts
 from dragoman.v1 import event_pb2 as pb
+
+_TOKENS: Final = {
+    "inputTokens": "input",
+    "outputTokens": "output",
+    "cacheReadTokens": "cache_read",
+    "cacheWriteTokens": "cache_write",
+    "reasoningTokens": "reasoning",
+}
 
 
 class ModelEvents:
@@ -85,7 +93,7 @@ class ModelEvents:
 
     def usage(self, data: Fields, agent: str) -> Events:
         """Handle ``assistant.usage``, which ends a call."""
-        call, report = call_usage(data), self._report
+        call, report = _call_usage(data), self._report
         report.usage = add_call(report.usage, call)
         provider = text(data, "modelProvider")
         report.provider = report.provider if provider in {"", "other"} else provider
@@ -101,3 +109,12 @@ class ModelEvents:
             if call.HasField("context_used"):
                 report.usage.context_used = call.context_used
         yield pb.AgentEvent(usage=call)
+
+
+def _call_usage(data: Fields) -> pb.Usage:
+    """Return what one call of the model used. Copilot counts cached tokens as input too."""
+    tokens = token_counts(data, _TOKENS, input_has_cached=True)
+    usage = call_usage(tokens, text(data, "model"))
+    if tokens is not None:
+        usage.MergeFrom(pb.Usage(context_used=context_used(tokens)))
+    return usage

@@ -1,6 +1,7 @@
 """Tokens and cost of a run, and of its calls of the model. Absent is not zero. Pure."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
@@ -10,17 +11,22 @@ from dragoman.v1 import event_pb2 as pb
 _MOST: Final = 2**63 - 1
 
 
-def token_counts(counts: Fields, names: Mapping[str, str]) -> pb.TokenCounts | None:
+def token_counts(
+    counts: Fields, names: Mapping[str, str], *, input_has_cached: bool = False
+) -> pb.TokenCounts | None:
     """Read numbers of tokens; None if there is none of them.
 
     Args:
         counts: an object of the agent's.
         names: its keys, and the fields of ``TokenCounts`` that they stand for.
+        input_has_cached: whether the agent counts what was read from a cache or written to one as input too.
     """
     tokens = pb.TokenCounts()
     for key, name in names.items():
         if (number := count(counts, key)) is not None:
             setattr(tokens, name, number)
+    if input_has_cached and tokens.HasField("input"):
+        tokens.input = max(0, tokens.input - tokens.cache_read - tokens.cache_write)
     return tokens if tokens.ListFields() else None
 
 
@@ -33,7 +39,7 @@ def context_used(tokens: pb.TokenCounts) -> int | None:
     """Return how full the context is after a call, which the next one repeats; None if the call did not say."""
     if not tokens.HasField("input"):
         return None
-    return tokens.input + tokens.cache_read + tokens.cache_write + tokens.output
+    return min(tokens.input + tokens.cache_read + tokens.cache_write + tokens.output, _MOST)
 
 
 def run_usage(tokens: pb.TokenCounts | None = None, model: str = "") -> pb.Usage:
@@ -48,6 +54,16 @@ def _usage(
     if model and tokens is not None:
         usage.models.add(model=model).tokens.CopyFrom(tokens)
     return usage
+
+
+def rate_limit(
+    window: str, used_percent: float | None, resets_at: datetime | None = None, status: str = ""
+) -> pb.RateLimit:
+    """Return a window of an account's rate limits, as far as it is known."""
+    limit = pb.RateLimit(window=window, used_percent=used_percent, status=status)
+    if resets_at is not None:
+        limit.resets_at.FromDatetime(resets_at)
+    return limit
 
 
 def cost_in_dollars(amount: Decimal | float, basis: pb.CostBasis.ValueType = pb.COST_BASIS_REPORTED) -> pb.Cost:

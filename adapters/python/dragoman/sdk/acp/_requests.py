@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dragoman.sdk._encoding.fields import Fields, inner, objects, text
-from dragoman.sdk._encoding.json_text import JsonValue, compact
+from dragoman.sdk._encoding.json_text import compact, parse_json_object
 from dragoman.sdk._encoding.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, Peer, Request
 from dragoman.sdk._output.parser import Answer, Ask, Output, Withdraw, Write
 from dragoman.sdk.acp._ending import CANCELLED
@@ -114,7 +114,8 @@ class Requests:
             self._open.pop(question_id, None)
             if not answer.allowed:
                 return self._peer.result(request.id, {"action": "decline"})
-            return self._peer.result(request.id, {"action": "accept", "content": _parse(answer.value_json)})
+            content = parse_json_object(answer.value_json.encode()) or {}
+            return self._peer.result(request.id, {"action": "accept", "content": content})
 
         return Ask(question, encode)
 
@@ -129,11 +130,3 @@ def _options(params: Fields) -> list[pb.InputOption]:
             label = text(item, "name") or option_id
             options[option_id] = pb.InputOption(id=option_id, kind=kind, label=label, native_json=compact(item))
     return list(options.values())
-
-
-def _parse(data: str) -> JsonValue:
-    try:
-        value: JsonValue = json.loads(data)
-    except ValueError:
-        return {}
-    return value
