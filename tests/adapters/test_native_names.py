@@ -15,7 +15,7 @@ from dragoman.adapters.copilot.classify import failure_of_error as copilot_failu
 from dragoman.adapters.copilot.tools import subject
 from dragoman.adapters.copilot.tools import tool_kind as copilot_kind
 from dragoman.adapters.cursor.parse import CursorParser
-from dragoman.adapters.gemini_cli.tools import tool_kind as gemini_kind
+from dragoman.adapters.gemini_cli.tools import KINDS as GEMINI_KINDS
 from dragoman.adapters.openclaw.classify import failure_of as openclaw_failure
 from dragoman.adapters.openclaw.classify import failure_of_stop, retry_cause
 from dragoman.adapters.openclaw.tools import kind_of as openclaw_kind
@@ -121,7 +121,7 @@ KIND_OF: dict[str, Callable[[str], Any]] = {
     "claude_code": claude_kind,
     "copilot": lambda name: copilot_kind(name, ""),
     "cursor": cursor_kind,
-    "gemini_cli": gemini_kind,
+    "gemini_cli": GEMINI_KINDS.__getitem__,
     "openclaw": openclaw_kind,
     "opencode": OPENCODE_KINDS.__getitem__,
     "qwen": QWEN_KINDS.__getitem__,

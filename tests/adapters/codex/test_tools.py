@@ -202,16 +202,13 @@ def test_an_end_without_a_beginning_begins_the_call() -> None:
     assert calls.open == {}
 
 
-def test_what_a_command_prints_is_counted_in_bytes() -> None:
+def test_what_a_command_prints() -> None:
     calls = Calls(CWD)
     pieces = [event.tool_output for words in ("é", "x") for event in calls.output({"itemId": "c1", "delta": words})]
-    assert [(piece.tool_call_id, piece.offset, piece.text) for piece in pieces] == [("c1", 0, "é"), ("c1", 2, "x")]
+    assert [(piece.tool_call_id, piece.text) for piece in pieces] == [("c1", "é"), ("c1", "x")]
     assert {piece.stream for piece in pieces} == {pb.OUTPUT_STREAM_PTY}
     assert list(calls.output({"itemId": "c1", "delta": ""})) == []
     assert list(calls.output({"delta": "x"})) == []
-    list(calls.end(item("commandExecution")))
-    (piece,) = calls.output({"itemId": "c1", "delta": "y"})
-    assert piece.tool_output.offset == 0
 
 
 def test_a_refusal_gives_its_reason() -> None:

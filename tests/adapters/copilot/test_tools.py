@@ -139,10 +139,10 @@ def test_a_call_from_its_beginning_to_its_end() -> None:
         *calls.output({"toolCallId": "t", "text": "c", "stream": "stderr"}),
         *calls.output({"toolCallId": "u", "text": "of none"}),
     ]
-    assert [(event.tool_output.stream, event.tool_output.offset, event.tool_output.text) for event in printed] == [
-        (pb.OUTPUT_STREAM_STDOUT, 0, "é"),
-        (pb.OUTPUT_STREAM_STDOUT, 2, "b"),
-        (pb.OUTPUT_STREAM_STDERR, 0, "c"),
+    assert [(event.tool_output.stream, event.tool_output.text) for event in printed] == [
+        (pb.OUTPUT_STREAM_STDOUT, "é"),
+        (pb.OUTPUT_STREAM_STDOUT, "b"),
+        (pb.OUTPUT_STREAM_STDERR, "c"),
     ]
     (ended,) = calls.cancel()
     assert (ended.tool_result.tool_call_id, ended.tool_result.status) == ("t", pb.TOOL_STATUS_CANCELLED)

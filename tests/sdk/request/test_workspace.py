@@ -4,15 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from dragoman.sdk._request.workspace import (
-    CWD_ABSENT,
-    CWD_FORBIDDEN,
-    CWD_INVALID,
-    CWD_MISSING,
-    CWD_NO_DIRECTORY,
-    CWD_RELATIVE,
-    check_cwd,
-)
+from dragoman.sdk._request.workspace import check_cwd
 
 
 @pytest.fixture
@@ -34,14 +26,14 @@ def test_directories_will_do(places: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("gone", CWD_ABSENT),
-        ("gone/deeper", CWD_ABSENT),
-        ("dangling", CWD_ABSENT),
-        ("file", CWD_NO_DIRECTORY),
-        ("file/below", CWD_NO_DIRECTORY),
-        ("loop", CWD_INVALID),
-        ("x" * 300, CWD_INVALID),
-        ("zero\0byte", CWD_INVALID),
+        ("gone", "cwd_absent"),
+        ("gone/deeper", "cwd_absent"),
+        ("dangling", "cwd_absent"),
+        ("file", "cwd_no_directory"),
+        ("file/below", "cwd_no_directory"),
+        ("loop", "cwd_invalid"),
+        ("x" * 300, "cwd_invalid"),
+        ("zero\0byte", "cwd_invalid"),
     ],
 )
 def test_other_absolute_paths_will_not(places: Path, name: str, code: str) -> None:
@@ -56,7 +48,7 @@ def test_other_absolute_paths_will_not(places: Path, name: str, code: str) -> No
 def test_there_is_no_default(path: str | None) -> None:
     problem = check_cwd(path)
     assert problem is not None
-    assert (problem.code, bool(problem.hint)) == (CWD_MISSING, True)
+    assert (problem.code, bool(problem.hint)) == ("cwd_missing", True)
 
 
 @pytest.mark.parametrize("path", [".", "work", "./work", "~/work", "../x"])
@@ -66,7 +58,7 @@ def test_relative_paths_are_refused_even_where_they_exist(
     monkeypatch.chdir(places)
     problem = check_cwd(path)
     assert problem is not None
-    assert problem.code == CWD_RELATIVE
+    assert problem.code == "cwd_relative"
     assert ("~" in problem.hint) == path.startswith("~")
 
 
@@ -82,7 +74,7 @@ def test_directories_that_may_not_be_used(places: Path, mode: int) -> None:
     finally:
         closed.chmod(0o700)
     assert problem is not None
-    assert problem.code == CWD_FORBIDDEN
+    assert problem.code == "cwd_forbidden"
     assert (below is not None) == (mode & 0o100 == 0)
 
 
@@ -90,7 +82,7 @@ def test_access_is_asked_for_also_where_root_runs_the_tests(places: Path, monkey
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK)
     problem = check_cwd(str(places))
     assert problem is not None
-    assert problem.code == CWD_FORBIDDEN
+    assert problem.code == "cwd_forbidden"
 
 
 def test_a_path_that_cannot_be_printed_is_quoted() -> None:
@@ -101,7 +93,7 @@ def test_a_path_that_cannot_be_printed_is_quoted() -> None:
 
 
 def test_the_codes_are_stable() -> None:
-    codes = [CWD_MISSING, CWD_INVALID, CWD_RELATIVE, CWD_ABSENT, CWD_NO_DIRECTORY, CWD_FORBIDDEN]
+    codes = ["cwd_missing", "cwd_invalid", "cwd_relative", "cwd_absent", "cwd_no_directory", "cwd_forbidden"]
     words = ["missing", "invalid", "relative", "absent", "no_directory", "forbidden"]
     assert codes == [f"cwd_{word}" for word in words]
 
@@ -113,7 +105,7 @@ def test_a_part_of_a_path_that_may_not_be_entered(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Path, "stat", refused)
     problem = check_cwd("/closed/inner")
     assert problem is not None
-    assert (problem.code, problem.message) == (CWD_FORBIDDEN, "A part of '/closed/inner' may not be entered")
+    assert (problem.code, problem.message) == ("cwd_forbidden", "A part of '/closed/inner' may not be entered")
     assert problem.hint == "Give the adapter's user access to it."
 
 

@@ -4,7 +4,6 @@ import base64
 import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 from dragoman.sdk.detection import (
@@ -119,8 +118,9 @@ def own_provider(config: Fields) -> Fields | None:
 def read_config(env: Mapping[str, str]) -> Fields:
     """Return the user's ``config.toml``; empty if there is none that can be read."""
     try:
-        return tomllib.loads(_read(stored_file(_SPEC, env, "config.toml")))
-    except (ValueError, RecursionError):
+        with stored_file(_SPEC, env, "config.toml").open("rb") as file:
+            return tomllib.loads(file.read(_MOST_BYTES).decode("utf-8", "replace"))
+    except (OSError, ValueError, RecursionError):
         return {}
 
 
@@ -135,11 +135,3 @@ def default_model(config: Fields, models: Sequence[Fields]) -> str:
     """Return the model that Codex uses where none is asked for: its user's, else the first by its own order. Pure."""
     ranked = [(rank, text(model, "slug")) for model in models if (rank := count(model, "priority")) is not None]
     return text(config, "model") or (min(ranked)[1] if ranked else "")
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""

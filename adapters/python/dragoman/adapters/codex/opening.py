@@ -17,11 +17,12 @@ from dragoman.adapters.codex.plan import (
     thread_params,
     turn_params,
 )
-from dragoman.adapters.codex.thread import ThreadEvents, notice
+from dragoman.adapters.codex.thread import ThreadEvents
 from dragoman.sdk import CloseInput, FailureInfo, Job, Output, Report, Terminal, Write
 from dragoman.sdk.failures import unknown_session
 from dragoman.sdk.fields import Fields, compact, inner, objects, text
 from dragoman.sdk.jsonrpc import Peer, Response, RpcError
+from dragoman.sdk.parsing import notice_event
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
@@ -116,7 +117,7 @@ class Opening:
         version = self._job.version
         if version and version != TESTED_VERSION:
             message = f"Codex {version} is not the version this adapter is tested with ({TESTED_VERSION})."
-            yield notice(pb.SEVERITY_WARNING, "version_untested", message)
+            yield notice_event("version_untested", message)
         yield from self._instruct()
 
     def _instruct(self) -> Iterable[Output]:
@@ -146,10 +147,10 @@ class Opening:
     def _refused(self, tag: str, error: RpcError) -> list[Output]:
         if tag.startswith("skills/"):
             message = f"Codex did not take the skills: {error.message}"
-            return [notice(pb.SEVERITY_WARNING, "codex_skills_refused", message), self._open()]
+            return [notice_event("codex_skills_refused", message), self._open()]
         if tag == "thread/inject_items":
             message = f"The thread keeps its former instructions: {error.message}"
-            return [notice(pb.SEVERITY_WARNING, "codex_instructions_refused", message), *self._begin()]
+            return [notice_event("codex_instructions_refused", message), *self._begin()]
         if tag == _THREAD and self._job.session.resumes and unknown_session(error.message):
             return self._fail(lost_session(error.message))
         failure = failure_of_text(error.message, resumed=False) or FailureInfo(

@@ -14,13 +14,13 @@ from dragoman.adapters.codex.classify import failure_of
 from dragoman.adapters.codex.inputs import Inputs
 from dragoman.adapters.codex.opening import TURN, Opening
 from dragoman.adapters.codex.plan import TOTALS_KEY, hello, session_param
-from dragoman.adapters.codex.thread import ThreadEvents, notice
+from dragoman.adapters.codex.thread import ThreadEvents
 from dragoman.adapters.codex.tools import Calls
 from dragoman.adapters.codex.usage import RunTotals, dump, load, used_up_until
 from dragoman.sdk import CloseInput, FailureInfo, Job, Line, Output, Report, Stream, Terminal, log_event, outputs_of
 from dragoman.sdk.fields import Fields, compact, inner, text
 from dragoman.sdk.jsonrpc import Notification, Peer, Request, Response, Stray
-from dragoman.sdk.parsing import Steering, Update
+from dragoman.sdk.parsing import Steering, Update, notice_event
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 
@@ -117,7 +117,7 @@ class AppServerParser:
         self.report.terminal = _terminal(status, inner(turn, "error"), self._thread.limits)
         if self.report.terminal.succeeded and not self.report.summary:
             message = "The turn ended without an answer; Codex does not say whether the model declined."
-            yield notice(pb.SEVERITY_WARNING, "codex_no_answer", message)
+            yield notice_event("codex_no_answer", message)
         yield CloseInput()
 
     def _sum_up(self) -> None:

@@ -31,6 +31,8 @@ _SILENT: Final = frozenset(
 )
 """Notifications whose content others have too."""
 
+_NO_DETAILS: Final = "Codex gives no details."
+
 Events = Iterable[pb.AgentEvent]
 
 
@@ -70,7 +72,7 @@ class ThreadEvents:
             "model/rerouted": self._rerouted,
             "mcpServer/startupStatus/updated": self._mcp_server,
             "error": self._error,
-            "warning": lambda p: [notice(pb.SEVERITY_WARNING, "codex_warning", text(p, "message"))],
+            "warning": lambda p: [notice_event("codex_warning", text(p, "message") or _NO_DETAILS)],
             "configWarning": lambda p: [_summary_notice("codex_config_warning", p)],
             "deprecationNotice": lambda p: [_summary_notice("codex_deprecation", p)],
         }
@@ -195,7 +197,7 @@ class ThreadEvents:
     def _rerouted(self, params: Fields) -> Events:
         model = text(params, "toModel")
         message = f"{text(params, 'fromModel') or 'The model'} was replaced by {model or 'another'}."
-        yield notice(pb.SEVERITY_WARNING, "codex_model_rerouted", message)
+        yield notice_event("codex_model_rerouted", message)
         if model and self.lineage(params) is None:
             yield from self.changed(model=model)
 
@@ -203,7 +205,7 @@ class ThreadEvents:
         name, status = text(params, "name"), text(params, "status")
         if status == "failed":
             message = f"The MCP server {name} did not start: {text(params, 'error') or 'no reason was given'}."
-            yield notice(pb.SEVERITY_WARNING, "codex_mcp_server_failed", message)
+            yield notice_event("codex_mcp_server_failed", message)
         servers = [server for server in self.session.mcp_servers if server.name != name]
         del self.session.mcp_servers[:]
         self.session.mcp_servers.extend([*servers, pb.McpServerStatus(name=name, status=status)])
@@ -225,14 +227,9 @@ class ThreadEvents:
         yield from self._retries.begin(reason, attempt=attempt, most=most, cause=retry_cause(error))
 
 
-def notice(severity: pb.Severity.ValueType, code: str, message: str) -> pb.AgentEvent:
-    """Return a notice."""
-    return notice_event(code, message or "Codex gives no details.", severity)
-
-
 def _summary_notice(code: str, params: Fields) -> pb.AgentEvent:
     words = " ".join(part for part in (text(params, "summary"), text(params, "details")) if part)
-    return notice(pb.SEVERITY_INFO, code, words)
+    return notice_event(code, words or _NO_DETAILS, pb.SEVERITY_INFO)
 
 
 def _plan(params: Fields) -> Events:

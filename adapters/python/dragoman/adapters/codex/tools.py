@@ -39,8 +39,6 @@ class Calls:
         self.refusals: dict[str, str] = {}
         """The reasons of declined calls, by ID."""
         self._cwd = cwd
-        self._printed: dict[str, int] = {}
-        """Bytes that running commands have printed, by call."""
 
     def begin(self, item: Fields) -> Iterator[pb.AgentEvent]:
         """Handle the start of an item."""
@@ -56,9 +54,7 @@ class Calls:
         """Handle what a running command has printed."""
         call_id, words = text(params, "itemId"), text(params, "delta")
         if call_id and words:
-            offset = self._printed.get(call_id, 0)
-            self._printed[call_id] = offset + len(words.encode("utf-8", "replace"))
-            output = pb.ToolOutput(tool_call_id=call_id, stream=pb.OUTPUT_STREAM_PTY, offset=offset, text=words)
+            output = pb.ToolOutput(tool_call_id=call_id, stream=pb.OUTPUT_STREAM_PTY, text=words)
             yield pb.AgentEvent(tool_output=output)
 
     def end(self, item: Fields) -> Iterator[pb.AgentEvent]:
@@ -69,7 +65,6 @@ class Calls:
         if call_id not in self.open:  # its start was not reported
             yield from self.begin(item)
         self.open.pop(call_id, None)
-        self._printed.pop(call_id, None)
         result = tool_result(item)
         if result.status == pb.TOOL_STATUS_FAILED and call_id in self.refusals:
             result.status = pb.TOOL_STATUS_DENIED  # Codex calls a refused tool of an MCP server failed

@@ -34,7 +34,7 @@ class CopilotAdapter(CommandLineAdapter):
     def parser(self, job: Job) -> Parser:
         """Return the parser of its messages."""
         inherited = {name: os.environ[name] for name in PROVIDER_VARIABLES if name in os.environ}
-        return CopilotParser(job, session_options(job, {**inherited, **job.settings.config_env, **job.request.env}))
+        return CopilotParser(job, session_options(job, {**inherited, **job.requested_env}))
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Return what a run failed of that ended before its session did; else what the parser reports stands."""

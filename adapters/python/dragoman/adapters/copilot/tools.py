@@ -42,7 +42,6 @@ class Calls:
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         """The tools of calls that have not ended."""
-        self._offsets: dict[tuple[str, int], int] = {}
 
     def name(self, call_id: str) -> str:
         """Return the tool of a call that has not ended; empty if there is no such call."""
@@ -78,10 +77,8 @@ class Calls:
         """Handle ``tool.shell_output``."""
         call_id, words = text(data, "toolCallId"), text(data, "text")
         stream = pb.OUTPUT_STREAM_STDERR if text(data, "stream") == "stderr" else pb.OUTPUT_STREAM_STDOUT
-        offset = self._offsets.get((call_id, stream), 0)
-        self._offsets[call_id, stream] = offset + len(words.encode())
         if call_id in self._names and words:
-            output = pb.ToolOutput(tool_call_id=call_id, stream=stream, offset=offset, text=words)
+            output = pb.ToolOutput(tool_call_id=call_id, stream=stream, text=words)
             yield pb.AgentEvent(tool_output=output)
 
     def end(self, data: Fields, *, is_cancelled: bool) -> Iterator[pb.AgentEvent]:

@@ -41,7 +41,7 @@ class CursorAdapter(CommandLineAdapter):
 
     def parser(self, job: Job) -> Parser:
         """Return the parser of its output."""
-        return CursorParser([job.settings.cwd, *job.settings.additional_directories])
+        return CursorParser(job.roots)
 
     def classify(self, evidence: Evidence) -> FailureInfo | None:
         """Return what its words mean: of a failure it writes them to standard error, and no last frame."""

@@ -62,10 +62,9 @@ class GeminiCliAdapter(AcpAdapter):
         """Return the parser of its output."""
         if transport(job) == "stream-json":
             withholds = not (job.permissions.auto_approve or job.permissions.native_mode)
-            roots = [job.settings.cwd, *job.settings.additional_directories]
             servers = [server.name for server in job.request.mcp_servers]
             names_frames = job.request.include_native
-            return StreamParser(roots, withholds=withholds, names_frames=names_frames, servers=servers)
+            return StreamParser(job.roots, withholds=withholds, names_frames=names_frames, servers=servers)
         return GeminiAcpParser(self.acp_conversation(job), self.acp_options(job), self.spec.version)
 
     acp = ACP_OPTIONS

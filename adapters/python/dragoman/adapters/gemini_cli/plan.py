@@ -121,8 +121,7 @@ def run_settings(job: Job, transport: Transport) -> dict[str, JsonValue]:
 
 def _auth_type(job: Job) -> str:
     """Return the configured login method, else that of the run's variables; empty if there is none."""
-    env = {**job.settings.config_env, **job.request.env}
-    return as_string(job.config.get("authType"), "") or auth_type_of(env)
+    return as_string(job.config.get("authType"), "") or auth_type_of(job.requested_env)
 
 
 def auth_type_of(variables: Mapping[str, str]) -> str:

@@ -4,7 +4,6 @@ from typing import Final
 
 from dragoman.sdk import fields
 from dragoman.sdk.fields import Fields, JsonValue
-from dragoman.sdk.parsing import mcp_server_of
 from dragoman.v1 import event_pb2 as pb
 
 KINDS: Final = {
@@ -31,12 +30,6 @@ WITHHELD: Final = frozenset({"write_file", "replace", "run_shell_command", "web_
 def tool_name(call_id: str) -> str:
     """Return the name in a call's ID, which Gemini CLI puts before the model's own ID."""
     return call_id.partition("__")[0] if "__" in call_id else ""
-
-
-def tool_kind(name: str) -> pb.ToolKind.ValueType:
-    """Return the kind of a tool."""
-    is_mcp = mcp_server_of(name, (), unprefixed=False) is not None
-    return KINDS.get(name, pb.TOOL_KIND_MCP if is_mcp else pb.TOOL_KIND_OTHER)
 
 
 def tool_title(name: str, parameters: Fields) -> str:

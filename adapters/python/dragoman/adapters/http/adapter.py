@@ -8,10 +8,9 @@ from typing import Final
 from dragoman.adapters.http.exchange import Exchange, ExchangeError
 from dragoman.adapters.http.failures import failure_of_exchange, refused
 from dragoman.adapters.http.listener import Listeners
-from dragoman.adapters.http.mapping import Fields, PathError, Paths
+from dragoman.adapters.http.mapping import PathError, Paths
 from dragoman.adapters.http.modes import Conversation
 from dragoman.adapters.http.plan import (
-    bounds_of,
     call_of,
     gate_of,
     headers_of,
@@ -23,7 +22,7 @@ from dragoman.adapters.http.plan import (
 from dragoman.protocol.egress import Call, RefusedError
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import FailureError, FailureInfo, InProcessAdapter, Job, Plan, Settings, Turn
-from dragoman.sdk.fields import JsonValue, as_bool, as_int, as_object, as_string
+from dragoman.sdk.fields import Fields, JsonValue, as_bool, as_int, as_number, as_object, as_string
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -31,6 +30,8 @@ from dragoman.v1 import event_pb2 as pb
 CANCEL_LIMIT_S: Final = 5.0
 """Seconds that a request to stop may take."""
 
+DEFAULT_RESPONSE_S: Final = 600.0
+DEFAULT_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 _HEALTH_LIMIT_S: Final = 5.0
 
 
@@ -113,12 +114,11 @@ class HttpAdapter(InProcessAdapter):
 
 
 def _exchange(config: Mapping[str, JsonValue]) -> Exchange:
-    bounds = bounds_of(config)
     return Exchange(
         gate_of(config),
         follows=as_bool(config.get("allowRedirects"), False),
-        most_bytes=bounds.response_bytes,
-        limit_s=bounds.response_s,
+        most_bytes=as_int(config.get("maxResponseBytes"), 0) or DEFAULT_RESPONSE_BYTES,
+        limit_s=as_number(config.get("responseTimeoutSec"), 0.0) or DEFAULT_RESPONSE_S,
         ca_file=as_string(config.get("caFile"), ""),
     )
 

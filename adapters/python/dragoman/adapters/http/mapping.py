@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from dragoman.sdk import Report
-from dragoman.sdk.fields import JsonValue, as_number, as_string, compact
+from dragoman.sdk.fields import Fields, JsonValue, as_number, as_string, compact
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
 
-Fields = Mapping[str, JsonValue]
 State = Literal["running", "succeeded", "failed"]
 
 DEFAULT_PATHS: Final[Mapping[str, str]] = {
@@ -33,7 +32,6 @@ DEFAULT_PATHS: Final[Mapping[str, str]] = {
     "costUsd": "$.usage.costUsd",
 }
 """The paths, unless ``config.paths`` has others."""
-RUNNING: Final = ("accepted", "pending", "queued", "running", "in_progress", "processing", "started")
 SUCCEEDED: Final = ("succeeded", "success", "completed", "complete", "done", "finished", "ok")
 FAILED: Final = ("failed", "failure", "error", "cancelled", "canceled", "expired", "timed_out")
 

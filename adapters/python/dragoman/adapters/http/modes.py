@@ -9,10 +9,10 @@ from urllib.parse import urljoin
 from dragoman.adapters.http.exchange import Answer, Exchange, ExchangeError
 from dragoman.adapters.http.failures import failure_of_answer, reported_failure, unreadable
 from dragoman.adapters.http.frames import DONE, Frames
-from dragoman.adapters.http.mapping import Fields, Paths
+from dragoman.adapters.http.mapping import Paths
 from dragoman.protocol.egress import Call
 from dragoman.sdk import FailureError, Line, Terminal, Turn, log_event
-from dragoman.sdk.fields import as_number, as_object, compact, parse_json_object
+from dragoman.sdk.fields import Fields, as_number, as_object, compact, parse_json_object
 from dragoman.v1 import event_pb2 as pb
 from msgspec.structs import replace
 

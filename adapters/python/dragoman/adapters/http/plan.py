@@ -8,10 +8,9 @@ from typing import Final
 from dragoman.protocol.egress import Call, EgressGate, RefusedError, target_of
 from dragoman.protocol.errors import FieldViolation
 from dragoman.sdk import Job
-from dragoman.sdk.fields import JsonValue, as_int, as_number, as_object, as_string, as_string_list, compact
+from dragoman.sdk.fields import JsonValue, as_object, as_string, as_string_list, compact
 from dragoman.sdk.run import render
 from dragoman.v1 import adapter_pb2
-from msgspec import Struct
 
 TOKEN_VARIABLE: Final = "HTTP_BEARER_TOKEN"  # noqa: S105 - a name
 """The variable of the run's environment with the token; by its name the SDK redacts the value."""
@@ -29,27 +28,10 @@ DEFAULT_BODY: Final[Mapping[str, JsonValue]] = {
 }
 """The body unless ``config.body`` has another; members that are empty are left out."""
 
-DEFAULT_RESPONSE_S: Final = 600.0
-DEFAULT_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 _ENV: Final = re.compile(r"\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _OWN_HEADERS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept-encoding"})
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _NEEDS: Final = {"system_prompt": "systemPrompt", "instructions": "instructions", "model": "model"}
-
-
-class Bounds(Struct, frozen=True):
-    """The bounds of an answer."""
-
-    response_s: float
-    response_bytes: int
-
-
-def bounds_of(config: Mapping[str, JsonValue]) -> Bounds:
-    """Return the bounds that a config sets."""
-    return Bounds(
-        as_number(config.get("responseTimeoutSec"), 0.0) or DEFAULT_RESPONSE_S,
-        as_int(config.get("maxResponseBytes"), 0) or DEFAULT_RESPONSE_BYTES,
-    )
 
 
 def gate_of(config: Mapping[str, JsonValue]) -> EgressGate:
@@ -66,14 +48,9 @@ def gate_of(config: Mapping[str, JsonValue]) -> EgressGate:
     )
 
 
-def request_env(job: Job) -> Mapping[str, str]:
-    """Return the variables of the request. Nothing of the adapter's environment is sent."""
-    return {**job.settings.config_env, **job.request.env}
-
-
 def secrets_of(job: Job) -> dict[str, str]:
     """Return the run's secrets as variables; by their names the SDK redacts the values."""
-    env = request_env(job)
+    env = job.requested_env
     variable = as_string(job.config.get("bearerTokenVariable"), "")
     token = env.get(variable, "") if variable else job.request.auth_token
     found = {TOKEN_VARIABLE: token} if token else {}

@@ -56,7 +56,7 @@ def provider_of(job: Job, env: Mapping[str, str]) -> Provider:
     request = job.request
     # A router sends the adapter's type in place of an alias; the agent's record may still have the alias.
     alias = request.adapter if request.adapter in ALIASES else request.agent.adapter_type
-    return provider_named(as_string(job.config.get("provider"), ""), alias, _own_environment(job), env)
+    return provider_named(as_string(job.config.get("provider"), ""), alias, job.requested_env, env)
 
 
 def model_of(provider: Provider, job: Job, env: Mapping[str, str]) -> str:
@@ -80,7 +80,7 @@ def access_to(provider: Provider, job: Job, env: Mapping[str, str]) -> Access:
     Raises:
         FailureError: there is no key, or none that may be sent there.
     """
-    own = _own_environment(job)
+    own = job.requested_env
     url = env.get(provider.url_variable, "")
     layers = (own,) if own.get(provider.url_variable) else (own, env)
     for layer in layers:
@@ -113,8 +113,3 @@ async def listed_models(request: adapter_pb2.ListModelsRequest) -> Sequence[Mode
         async with asyncio.timeout(_LIST_LIMIT_S), Service(provider, access) as service:
             return await service.models()
     return ()
-
-
-def _own_environment(job: Job) -> Mapping[str, str]:
-    """Return the variables that the request itself sets."""
-    return {**job.settings.config_env, **job.request.env}

@@ -7,10 +7,10 @@ Facts of its documentation: usage in ``message_delta`` is cumulative and replace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dragoman.adapters.model_api.reply import Fields, Message, Reply, Stop
+from dragoman.adapters.model_api.reply import Message, Reply, Stop
 from dragoman.adapters.model_api.tools import Tool
 from dragoman.sdk import fields as read
-from dragoman.sdk.fields import JsonValue
+from dragoman.sdk.fields import Fields, JsonValue
 from dragoman.v1 import event_pb2 as pb
 
 DEFAULT_MAX_TOKENS: Final = 32_000

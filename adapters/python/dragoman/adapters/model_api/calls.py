@@ -4,12 +4,12 @@ import asyncio
 import time
 from collections.abc import Collection, Sequence
 
-from dragoman.adapters.model_api.reply import Call, Fields
+from dragoman.adapters.model_api.reply import Call
 from dragoman.adapters.model_api.tools import READ, Done, run_tool, subject, tool_call
 from dragoman.adapters.model_api.transcripts import result_block
 from dragoman.adapters.model_api.workspace import RefusedError, Workspace
 from dragoman.sdk import Answer, Turn
-from dragoman.sdk.fields import JsonValue, compact, parse_json_object
+from dragoman.sdk.fields import Fields, JsonValue, compact, parse_json_object
 from dragoman.sdk.run import decide
 from dragoman.v1 import event_pb2 as pb
 

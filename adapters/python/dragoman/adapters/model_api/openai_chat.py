@@ -7,10 +7,10 @@ includes tokens read from a cache; the contract's ``input`` does not.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dragoman.adapters.model_api.reply import Fields, Message, Reply, Stop
+from dragoman.adapters.model_api.reply import Message, Reply, Stop
 from dragoman.adapters.model_api.tools import Tool
 from dragoman.sdk import fields as read
-from dragoman.sdk.fields import JsonValue, compact
+from dragoman.sdk.fields import Fields, JsonValue, compact
 from dragoman.v1 import event_pb2 as pb
 
 _STOPS: Final[Mapping[str, Stop]] = {

@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, Self
 
 from dragoman.adapters.model_api import anthropic_messages, openai_chat
 from dragoman.adapters.model_api.failures import ServiceError
-from dragoman.adapters.model_api.reply import Fields, Reader, Reply
+from dragoman.adapters.model_api.reply import Reader, Reply
 from dragoman.sdk import Model
-from dragoman.sdk.fields import compact
+from dragoman.sdk.fields import Fields, compact
 from msgspec import Struct
 
 Name = Literal["anthropic", "openai"]

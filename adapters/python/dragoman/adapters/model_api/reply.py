@@ -4,16 +4,15 @@ Messages have one form for all vendors: ``{"role", "content": [block, ...]}`` wi
 ``thinking``, ``tool_use`` and ``tool_result`` of Anthropic's Messages API, which has all that the others have.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Literal, Protocol
 
 from dragoman.adapters.model_api.tools import tool_kind
-from dragoman.sdk.fields import JsonValue, parse_json_object
+from dragoman.sdk.fields import Fields, JsonValue, parse_json_object
 from dragoman.sdk.parsing import call_usage, text_event, token_counts
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
 
-Fields = Mapping[str, JsonValue]
 Message = dict[str, JsonValue]
 
 Stop = Literal["", "end", "tools", "length", "refusal", "context"]

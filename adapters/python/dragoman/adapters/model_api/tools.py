@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from dragoman.adapters.model_api.workspace import MOST_WRITTEN_BYTES, RefusedError, Workspace
-from dragoman.sdk.fields import JsonValue, as_bool, as_int, compact
+from dragoman.sdk.fields import Fields, JsonValue, as_bool, as_int, compact, text
 from dragoman.sdk.parsing import unified_diff
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
-
-Fields = Mapping[str, JsonValue]
 
 READ: Final = "Read"
 WRITE: Final = "Write"
@@ -102,7 +100,7 @@ def tool_kind(name: str) -> pb.ToolKind.ValueType:
 
 def tool_call(call_id: str, name: str, fields: Fields, status: pb.ToolStatus.ValueType) -> pb.ToolCall:
     """Return a call whose input is known."""
-    path = _text(fields, "file_path")
+    path = text(fields, "file_path")
     first = path.split("\n", 1)[0][:200]
     title = f"{name} {first}" if first else name
     return pb.ToolCall(
@@ -116,7 +114,7 @@ def subject(call_id: str, name: str, fields: Fields, workspace: Workspace) -> pb
     Raises:
         RefusedError: the path is missing or not allowed; no permission is needed then.
     """
-    path = workspace.absolute(_text(fields, "file_path"))
+    path = workspace.absolute(text(fields, "file_path"))
     return pb.InputSubject(tool_call_id=call_id, tool_name=name, tool_kind=tool_kind(name), paths=[path])
 
 
@@ -137,10 +135,10 @@ def run_tool(call_id: str, name: str, fields: Fields, workspace: Workspace) -> D
 
 
 def _read(fields: Fields, workspace: Workspace) -> str:
-    text = workspace.read(_text(fields, "file_path"))
-    if not text:
+    content = workspace.read(text(fields, "file_path"))
+    if not content:
         return "(The file is empty.)"
-    all_lines = _LINE.findall(text)
+    all_lines = _LINE.findall(content)
     first = max(1, as_int(fields.get("offset"), 1))
     limit = max(1, min(_MOST_LINES, as_int(fields.get("limit"), _MOST_LINES)))
     selected = all_lines[first - 1 : first - 1 + limit]
@@ -155,7 +153,7 @@ def _read(fields: Fields, workspace: Workspace) -> str:
 
 
 def _write(call_id: str, fields: Fields, workspace: Workspace, content: str) -> Done:
-    path = _text(fields, "file_path")
+    path = text(fields, "file_path")
     written = workspace.write(path, content)
     absolute = workspace.absolute(path)
     knows_before = written.created or written.before is not None
@@ -171,20 +169,20 @@ def _write(call_id: str, fields: Fields, workspace: Workspace, content: str) -> 
 
 
 def _edited(fields: Fields, workspace: Workspace) -> str:
-    text = workspace.read(_text(fields, "file_path"))
+    content = workspace.read(text(fields, "file_path"))
     old, new = _required_text(fields, "old_string"), _required_text(fields, "new_string")
     if not old:
         raise RefusedError("old_string is empty; use Write to write a whole file.")
     if old == new:
         raise RefusedError("old_string and new_string are the same.")
-    count = text.count(old)
+    count = content.count(old)
     if count == 0:
         raise RefusedError("old_string is not in the file; read it again.")
     if count > 1 and not as_bool(fields.get("replace_all"), False):
         raise RefusedError(f"old_string is in the file {count} times; give more of the text around it.")
-    if len(text) + count * (len(new) - len(old)) > MOST_WRITTEN_BYTES:
+    if len(content) + count * (len(new) - len(old)) > MOST_WRITTEN_BYTES:
         raise RefusedError(f"The file would have more than {MOST_WRITTEN_BYTES} bytes.")
-    return text.replace(old, new)
+    return content.replace(old, new)
 
 
 def _required_text(fields: Fields, name: str) -> str:
@@ -192,8 +190,3 @@ def _required_text(fields: Fields, name: str) -> str:
     if not isinstance(value, str):
         raise RefusedError(f"{name} is missing, or no text.")
     return value
-
-
-def _text(fields: Fields, name: str) -> str:
-    value = fields.get(name)
-    return value if isinstance(value, str) else ""

@@ -26,11 +26,6 @@ _NO_TEXT: Final = ("redacted_thinking", "image")
 """Blocks that hold nothing to read."""
 
 
-def is_session_id(text: str) -> bool:
-    """Return whether ``text`` has the form of a session ID: a UUID, so no path."""
-    return is_uuid(text, lower_case=True)
-
-
 def state_directory(env: Mapping[str, str]) -> Path:
     """Return their directory: ``$XDG_STATE_HOME/dragoman/model_api``, by default below the home."""
     state = env.get("XDG_STATE_HOME", "")
@@ -81,7 +76,7 @@ class Transcripts:
         self._remove_old()
 
     def _path(self, session_id: str) -> Path:
-        if not is_session_id(session_id):
+        if not is_uuid(session_id, lower_case=True):  # it could be a path
             raise FileNotFoundError(session_id[:80])
         return self._directory / f"{session_id}.json"
 

@@ -1,6 +1,6 @@
 """The requests that open a session and a turn, each after the answer to the one before. Pure."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from dragoman.adapters.openclaw import plan
@@ -12,7 +12,6 @@ from dragoman.v1 import event_pb2 as pb
 PLUGIN_METHOD: Final = "dragoman.question"
 """Gateways with the adapter's plugin list it; without the plugin there would be no permission requests."""
 
-Fail = Callable[[FailureInfo], Iterable[Output]]
 
 
 class Opening:

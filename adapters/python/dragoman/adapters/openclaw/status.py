@@ -10,12 +10,11 @@ from dragoman.adapters.openclaw.environment import config_file
 from dragoman.sdk import CommandLineAdapter, Model
 from dragoman.sdk import fields as read
 from dragoman.sdk.detection import AuthFinding, probe
-from dragoman.sdk.fields import Fields, parse_json_object
+from dragoman.sdk.fields import Fields, parse_json_object, read_json_object
 from dragoman.v1 import adapter_pb2 as pb
 
 _AUTH_LIMIT_S: Final = 7.5
 _MODELS_LIMIT_S: Final = 60.0
-_MOST_BYTES: Final = 2 * 1024 * 1024
 _VARIABLE: Final = re.compile(r"\$\{([A-Z_][A-Z0-9_]*)\}")
 
 
@@ -52,10 +51,7 @@ def configured_key(config: Path, env: Mapping[str, str]) -> AuthFinding | None:
 
     The program takes seconds to answer; a file in plain JSON with a key in it takes none.
     """
-    try:
-        settings = parse_json_object(config.read_bytes()[:_MOST_BYTES]) or {}
-    except OSError:
-        return None
+    settings = read_json_object(config)
     model = read.inner(read.inner(read.inner(settings, "agents"), "defaults"), "model")
     provider = read.text(model, "primary").partition("/")[0]
     key = read.text(read.inner(read.inner(read.inner(settings, "models"), "providers"), provider), "apiKey")

@@ -46,7 +46,7 @@ def find_billing(env: Mapping[str, str], provider: str, keys: Collection[str]) -
 
 
 def _stored(env: Mapping[str, str]) -> dict[str, JsonValue]:
-    return read_object(_data_dir(env) / "auth.json") | parse_jsonc(env.get("OPENCODE_AUTH_CONTENT", ""))
+    return read_object(data_dir(env) / "auth.json") | parse_jsonc(env.get("OPENCODE_AUTH_CONTENT", ""))
 
 
 def renewing_login(env: Mapping[str, str], *, provider: str = "") -> RenewingLogin | None:
@@ -56,7 +56,7 @@ def renewing_login(env: Mapping[str, str], *, provider: str = "") -> RenewingLog
         env: the environment of the run.
         provider: the model's provider; empty if opencode chooses, so that any login may be used.
     """
-    path = _data_dir(env) / "auth.json"
+    path = data_dir(env) / "auth.json"
     stored = {name: as_object(entry, {}) for name, entry in read_object(path).items()}
     used = [entry for name, entry in stored.items() if provider in {"", name} and entry.get("refresh")]
     return RenewingLogin(path, min(as_int(entry.get("expires"), 0) for entry in used) / 1000) if used else None
@@ -109,7 +109,8 @@ def _config_files(env: Mapping[str, str]) -> list[Path]:
     return [*paths, *(folder / name for folder in folders for name in _CONFIG_FILES)]
 
 
-def _data_dir(env: Mapping[str, str]) -> Path:
+def data_dir(env: Mapping[str, str]) -> Path:
+    """Return where opencode keeps logins and sessions, with this environment."""
     return _base(env, "XDG_DATA_HOME", ".local/share") / "opencode"
 
 

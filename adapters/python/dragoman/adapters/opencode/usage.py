@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from dragoman.adapters.opencode.login import data_dir
 from dragoman.sdk.fields import Fields, count, inner, number, parse_json_object, text
 from dragoman.sdk.parsing import UsageTotals, call_usage
 from dragoman.v1 import event_pb2 as pb
@@ -29,9 +30,7 @@ _MESSAGES: Final = """
 
 def database(env: Mapping[str, str]) -> Path:
     """Return where opencode keeps its sessions, with this environment."""
-    home = Path(env["HOME"]) if env.get("HOME") else Path.home()
-    folder = Path(env["XDG_DATA_HOME"]) if env.get("XDG_DATA_HOME") else home / ".local/share"
-    return folder / "opencode" / (env.get("OPENCODE_DB") or "opencode.db")
+    return data_dir(env) / (env.get("OPENCODE_DB") or "opencode.db")
 
 
 class StoredMessage(Struct, frozen=True):

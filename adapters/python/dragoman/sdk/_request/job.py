@@ -78,6 +78,11 @@ class Job(Struct, frozen=True):
         return "\n\n".join(part for part in (self.system_prompt, instructions) if part)
 
     @property
+    def requested_env(self) -> dict[str, str]:
+        """The variables that the request sets: those of ``config.env``, and its own over them."""
+        return {**self.settings.config_env, **self.request.env}
+
+    @property
     def template_values(self) -> dict[str, JsonValue]:
         """What the caller's templates can name, for an adapter that has templates of its own. No secrets."""
         return template_values(self.request, self.settings.brand_name)

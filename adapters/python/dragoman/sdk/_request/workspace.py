@@ -7,12 +7,6 @@ from typing import Final
 
 from msgspec import Struct
 
-CWD_MISSING: Final = "cwd_missing"
-CWD_INVALID: Final = "cwd_invalid"
-CWD_RELATIVE: Final = "cwd_relative"
-CWD_ABSENT: Final = "cwd_absent"
-CWD_NO_DIRECTORY: Final = "cwd_no_directory"
-CWD_FORBIDDEN: Final = "cwd_forbidden"
 
 _LONGEST_SHOWN: Final = 300  # characters of a path in a message
 
@@ -21,7 +15,7 @@ class CwdProblem(Struct, frozen=True):
     """Why an agent cannot work in a directory."""
 
     code: str
-    """Stable: one of the ``CWD_*`` constants."""
+    """Stable."""
 
     message: str
     """What is wrong: a sentence without its full stop, so that the hint may follow."""
@@ -38,22 +32,22 @@ def check_cwd(path: str | None) -> CwdProblem | None:
     """
     if not path:
         return CwdProblem(
-            CWD_MISSING, "A working directory is required", "Give the absolute path of an existing directory."
+            "cwd_missing", "A working directory is required", "Give the absolute path of an existing directory."
         )
     shown = repr(path[:_LONGEST_SHOWN])
     if "\0" in path:
-        return CwdProblem(CWD_INVALID, f"{shown} contains a zero byte", "No path does; correct it.")
+        return CwdProblem("cwd_invalid", f"{shown} contains a zero byte", "No path does; correct it.")
     if not Path(path).is_absolute():
         hint = "Nothing expands ~ here; give the path from / on." if path[0] == "~" else "Give the path from / on."
-        return CwdProblem(CWD_RELATIVE, f"{shown} is not an absolute path", hint)
+        return CwdProblem("cwd_relative", f"{shown} is not an absolute path", hint)
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
         return _unreachable(shown, error)
     if not stat.S_ISDIR(mode):
-        return CwdProblem(CWD_NO_DIRECTORY, f"{shown} is no directory", "Give the directory that holds it.")
+        return CwdProblem("cwd_no_directory", f"{shown} is no directory", "Give the directory that holds it.")
     if not os.access(path, os.R_OK | os.X_OK):
-        return CwdProblem(CWD_FORBIDDEN, f"{shown} may not be entered", "Give the adapter's user access to it.")
+        return CwdProblem("cwd_forbidden", f"{shown} may not be entered", "Give the adapter's user access to it.")
     return None
 
 
@@ -61,13 +55,13 @@ def _unreachable(shown: str, error: OSError) -> CwdProblem:
     match error:
         case FileNotFoundError():
             return CwdProblem(
-                CWD_ABSENT, f"{shown} does not exist on the adapter's machine", "Create it, or correct the path."
+                "cwd_absent", f"{shown} does not exist on the adapter's machine", "Create it, or correct the path."
             )
         case NotADirectoryError():
-            return CwdProblem(CWD_NO_DIRECTORY, f"A part of {shown} is no directory", "Correct the path.")
+            return CwdProblem("cwd_no_directory", f"A part of {shown} is no directory", "Correct the path.")
         case PermissionError():
             return CwdProblem(
-                CWD_FORBIDDEN, f"A part of {shown} may not be entered", "Give the adapter's user access to it."
+                "cwd_forbidden", f"A part of {shown} may not be entered", "Give the adapter's user access to it."
             )
         case _:  # too long, or links in a circle
-            return CwdProblem(CWD_INVALID, f"{shown} cannot be used: {error.strerror}", "Correct the path.")
+            return CwdProblem("cwd_invalid", f"{shown} cannot be used: {error.strerror}", "Correct the path.")

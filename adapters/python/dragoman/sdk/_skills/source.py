@@ -62,7 +62,6 @@ class Placement(Struct, frozen=True):
 class FrontMatter(Struct, frozen=True):
     """What a ``SKILL.md`` says about itself, and the rest of it."""
 
-    name: str | None
     description: str | None
     body: str
 
@@ -152,7 +151,7 @@ def parse_front_matter(text: str) -> FrontMatter:
     """
     fence = _FENCE.match(text)
     if fence is None:
-        return FrontMatter(None, None, text.removeprefix("\ufeff"))
+        return FrontMatter(None, text.removeprefix("\ufeff"))
     values: dict[str, str] = {}
     key = ""
     for line in fence[1].splitlines():
@@ -162,11 +161,11 @@ def parse_front_matter(text: str) -> FrontMatter:
             values[key] = (entry[2] or "").strip()
         elif key and line[:1] in {" ", "\t", ""}:
             values[key] = f"{values[key]} {line.strip()}".strip()
-    return FrontMatter(_value(values, "name"), _value(values, "description"), text[fence.end() :])
+    return FrontMatter(_value(values.get("description", "")), text[fence.end() :])
 
 
-def _value(values: Mapping[str, str], key: str) -> str | None:
-    value = re.sub(r"\A[|>][+-]?[0-9]?(?=\s|\Z)\s*", "", values.get(key, ""))  # the mark of a block of lines
+def _value(written: str) -> str | None:
+    value = re.sub(r"\A[|>][+-]?[0-9]?(?=\s|\Z)\s*", "", written)  # the mark of a block of lines
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
         value = value[1:-1]
     return value or None
