@@ -37,6 +37,7 @@ def test_a_compaction_has_its_tokens() -> None:
 @pytest.mark.parametrize("key", ["title", "content"])
 def test_a_title_is_reported_when_it_changes(key: str) -> None:
     frames = SystemFrames()
+    frames.session.now.native_id = "s"
     (event,) = taken(frames, "session_title_changed", **{key: "Words"})
     assert event.session.title == "Words"
     assert taken(frames, "session_title_changed", **{key: "Words"}) == []

@@ -14,7 +14,7 @@ from tests.adapters.codex.replay import of_kind
 def thread(native_id: str = "main") -> ThreadEvents:
     """Return the events of a thread that has begun."""
     events = ThreadEvents(Calls("/work"), RunTotals())
-    events.thread, events.session = native_id, pb.Session(native_id=native_id)
+    events.thread, events.session.now.native_id = native_id, native_id
     return events
 
 
@@ -84,7 +84,7 @@ def test_a_model_that_is_replaced() -> None:
     assert session.session.model == "b"
     nested = taken(events, "model/rerouted", fromModel="a", toModel="c", threadId="nested")
     assert [event.WhichOneof("body") for event in nested] == ["notice"]
-    assert events.session.model == "b", "the model of a nested agent is not the run's"
+    assert events.session.now.model == "b", "the model of a nested agent is not the run's"
 
 
 def test_mcp_servers_are_reported_once_they_have_started_or_not() -> None:

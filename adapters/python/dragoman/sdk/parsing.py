@@ -34,6 +34,7 @@ from dragoman.sdk._output.parser import (
 )
 from dragoman.sdk._output.pending_inputs import PendingInputs
 from dragoman.sdk._output.retries import Retries
+from dragoman.sdk._output.session_facts import SessionFacts, version_notice
 from dragoman.sdk._output.text_items import TextItems
 from dragoman.sdk._output.tool_calls import FileTool, Kinds, ToolCalls, host_of, one_line
 from dragoman.sdk._output.usage import (
@@ -57,6 +58,7 @@ __all__ = [
     "NotUpdated",
     "PendingInputs",
     "Retries",
+    "SessionFacts",
     "Steering",
     "Steers",
     "TextItems",
@@ -84,6 +86,7 @@ __all__ = [
     "text_event",
     "token_counts",
     "unified_diff",
+    "version_notice",
     "whole_file_diff",
     "without_terminal_orders",
 ]

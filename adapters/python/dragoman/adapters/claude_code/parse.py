@@ -107,7 +107,7 @@ class ClaudeParser(JsonLinesParser):
         if events is None:
             return None
         outputs = list(events)  # only now has it read the frame
-        session = self._system.session
+        session = self._system.session.now
         self.report.session_id = session.native_id or self.report.session_id
         self.report.model = session.model or self.report.model
         return outputs

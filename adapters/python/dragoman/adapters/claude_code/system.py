@@ -1,11 +1,11 @@
 """The ``system`` frames: session, retries, nested agents, compaction, notices. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dragoman.adapters.claude_code.classify import retry_cause
 from dragoman.sdk.fields import Fields, as_string_list, count, inner, number, objects, text
-from dragoman.sdk.parsing import Retries, compaction_event, notice_event
+from dragoman.sdk.parsing import Retries, SessionFacts, compaction_event, notice_event, version_notice
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
@@ -38,7 +38,7 @@ class SystemFrames:
     """Follows the ``system`` frames of one run."""
 
     def __init__(self) -> None:
-        self.session = pb.Session()
+        self.session = SessionFacts()
         self.cwd = ""
         self.api_key_source = ""
         self.retries = Retries()
@@ -89,7 +89,8 @@ class SystemFrames:
 
     def _init(self, frame: Fields) -> Events:
         self.cwd, self.api_key_source = text(frame, "cwd"), text(frame, "apiKeySource")
-        session = pb.Session(
+        is_first = not self.session.now.native_id
+        self.session.now = pb.Session(
             native_id=text(frame, "session_id"),
             model=text(frame, "model"),
             tools=as_string_list(frame.get("tools")),
@@ -99,31 +100,18 @@ class SystemFrames:
             ],
             mode=text(frame, "permissionMode"),
             commands=as_string_list(frame.get("slash_commands")),
-            title=self.session.title,
+            title=self.session.now.title,
             skills=as_string_list(frame.get("skills")),
             agent_version=text(frame, "claude_code_version"),
         )
-        is_first = not self.session.native_id
-        yield from self._update(session)
+        yield from self.session.news()
         if is_first:
-            yield from _version_notice(session.agent_version)
-
-    def _update(self, session: pb.Session) -> Iterator[pb.AgentEvent]:
-        if session != self.session:
-            self.session = session
-            yield pb.AgentEvent(session=session)
-
-    def _changed(self, **fields: str) -> Iterator[pb.AgentEvent]:
-        session = pb.Session()
-        session.CopyFrom(self.session)
-        for name, value in fields.items():
-            setattr(session, name, value)
-        yield from self._update(session)
+            yield from version_notice("Claude Code", self.session.now.agent_version, TESTED_VERSION)
 
     def _status(self, frame: Fields) -> Events:
         mode = text(frame, "permissionMode")
         if mode:
-            yield from self._changed(mode=mode)
+            yield from self.session.news(mode=mode)
         if text(frame, "status") == "requesting":
             self.has_news = False
         if text(frame, "status") == "compacting":
@@ -134,7 +122,7 @@ class SystemFrames:
             yield notice_event("claude_compaction_failed", message)
 
     def _titled(self, frame: Fields) -> Events:
-        return self._changed(title=text(frame, "title") or text(frame, "content"))
+        return self.session.news(title=text(frame, "title") or text(frame, "content"))
 
     def _retry(self, frame: Fields) -> Events:
         error, status, delay_ms = text(frame, "error"), count(frame, "error_status"), number(frame, "retry_delay_ms")
@@ -177,16 +165,6 @@ class SystemFrames:
             tool_call_id=text(frame, "tool_use_id"),
         )
         return pb.AgentEvent(subagent=subagent)
-
-
-def _version_notice(version: str) -> Events:
-    if version != TESTED_VERSION:
-        message = (
-            f"Claude Code {version or 'of an unknown version'} is not the version this adapter is tested with"
-            f" ({TESTED_VERSION})."
-        )
-        hint = "What it prints that is not understood is shown as log lines; the run goes on."
-        yield notice_event("version_untested", message, hint=hint)
 
 
 def _compacted(frame: Fields) -> Events:

@@ -45,4 +45,4 @@ class Changes:
             return [NotUpdated(update.update_id, answer.error.message)]
         if text(answer.fields, "status") != _APPLIED:
             return []  # the turn is over: the change is given again in the next one, if there is any
-        return [Updated(update.update_id), *self._thread.changed(model=update.model)]
+        return [Updated(update.update_id), *self._thread.session.news(model=update.model)]

@@ -22,7 +22,7 @@ from dragoman.sdk import CloseInput, FailureInfo, Job, Output, Report, Terminal,
 from dragoman.sdk.failures import unknown_session
 from dragoman.sdk.fields import Fields, compact, inner, objects, text
 from dragoman.sdk.jsonrpc import Peer, Response, RpcError
-from dragoman.sdk.parsing import notice_event
+from dragoman.sdk.parsing import notice_event, version_notice
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
@@ -104,7 +104,7 @@ class Opening:
             return
         self._report.model, self._report.provider = text(result, "model"), text(result, "modelProvider")
         mode = result.get("approvalPolicy")
-        session = self._thread.session
+        session = self._thread.session.now
         session.native_id, session.model, session.title = (
             self._thread.thread,
             self._report.model,
@@ -113,11 +113,9 @@ class Opening:
         session.mode = mode if isinstance(mode, str) else compact(mode)
         session.agent_version = text(thread, "cliVersion")
         session.skills.extend(self._skills)
-        yield pb.AgentEvent(session=session)
-        version = self._job.version
-        if version and version != TESTED_VERSION:
-            message = f"Codex {version} is not the version this adapter is tested with ({TESTED_VERSION})."
-            yield notice_event("version_untested", message)
+        yield from self._thread.session.news()
+        if self._job.version:
+            yield from version_notice("Codex", self._job.version, TESTED_VERSION)
         yield from self._instruct()
 
     def _instruct(self) -> Iterable[Output]:

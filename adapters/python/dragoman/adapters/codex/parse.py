@@ -123,7 +123,7 @@ class AppServerParser:
     def _sum_up(self) -> None:
         report = self.report
         report.summary = self._thread.last_message
-        report.model = self._thread.session.model or report.model
+        report.model = self._thread.session.now.model or report.model
         report.usage = self._thread.totals.usage(report.model, self._thread.limits)
         report.structured_output_json = _structured(self._job, report.summary)
         total = self._thread.totals.total(self._thread.thread)

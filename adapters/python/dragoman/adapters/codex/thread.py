@@ -1,14 +1,14 @@
 """The events of a thread and of its nested agents' threads: notifications in, events out. Pure."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dragoman.adapters.codex.classify import retry_cause
 from dragoman.adapters.codex.tools import Calls
 from dragoman.adapters.codex.usage import RunTotals, rate_limits
 from dragoman.sdk.fields import Fields, as_string_list, inner, objects, text
-from dragoman.sdk.parsing import Retries, TextItems, call_usage, compaction_event, notice_event
+from dragoman.sdk.parsing import Retries, SessionFacts, TextItems, call_usage, compaction_event, notice_event
 from dragoman.v1 import event_pb2 as pb
 
 _RECONNECTING: Final = re.compile(r"Reconnecting\D*(\d{1,6})/(\d{1,6})")
@@ -44,7 +44,7 @@ class ThreadEvents:
         """The main thread. Empty until it is known."""
         self.turn = ""
         """The main thread's turn of this run. Empty until it is known."""
-        self.session = pb.Session()
+        self.session = SessionFacts()
         self.totals = totals
         self.limits: list[pb.RateLimit] = []
         self.last_message = ""
@@ -68,7 +68,7 @@ class ThreadEvents:
             "turn/plan/updated": _plan,
             "thread/tokenUsage/updated": self._tokens,
             "account/rateLimits/updated": self._rate_limits,
-            "thread/name/updated": lambda p: self.changed(title=text(p, "threadName")),
+            "thread/name/updated": lambda p: self.session.news(title=text(p, "threadName")),
             "model/rerouted": self._rerouted,
             "mcpServer/startupStatus/updated": self._mcp_server,
             "error": self._error,
@@ -100,16 +100,6 @@ class ThreadEvents:
         if thread in {"", self.thread}:
             return None
         return pb.Lineage(subagent_id=thread, parent_tool_call_id=self._agents.get(thread, ""))
-
-    def changed(self, **values: str) -> Iterator[pb.AgentEvent]:
-        """Return the session event, if these values change it."""
-        session = pb.Session()
-        session.CopyFrom(self.session)
-        for name, value in values.items():
-            setattr(session, name, value)
-        if session != self.session:
-            self.session = session
-            yield pb.AgentEvent(session=session)
 
     def agent_ended(self, params: Fields) -> Events:
         """Handle the end of a nested agent's turn."""
@@ -199,20 +189,19 @@ class ThreadEvents:
         message = f"{text(params, 'fromModel') or 'The model'} was replaced by {model or 'another'}."
         yield notice_event("codex_model_rerouted", message)
         if model and self.lineage(params) is None:
-            yield from self.changed(model=model)
+            yield from self.session.news(model=model)
 
     def _mcp_server(self, params: Fields) -> Events:
         name, status = text(params, "name"), text(params, "status")
         if status == "failed":
             message = f"The MCP server {name} did not start: {text(params, 'error') or 'no reason was given'}."
             yield notice_event("codex_mcp_server_failed", message)
-        servers = [server for server in self.session.mcp_servers if server.name != name]
-        del self.session.mcp_servers[:]
-        self.session.mcp_servers.extend([*servers, pb.McpServerStatus(name=name, status=status)])
-        if self.session.native_id and status != "starting":
-            session = pb.Session()
-            session.CopyFrom(self.session)
-            yield pb.AgentEvent(session=session)
+        session = self.session.now
+        others = [server for server in session.mcp_servers if server.name != name]
+        del session.mcp_servers[:]
+        session.mcp_servers.extend([*others, pb.McpServerStatus(name=name, status=status)])
+        if status != "starting":
+            yield from self.session.news()
 
     def _error(self, params: Fields) -> Events:
         error = inner(params, "error")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dragoman.sdk.fields import Fields, objects, text
-from dragoman.sdk.parsing import notice_event
+from dragoman.sdk.parsing import SessionFacts, version_notice
 from dragoman.sdk.spec import agent_spec
 from dragoman.v1 import event_pb2 as pb
 
@@ -14,22 +14,13 @@ TESTED_VERSION: Final = agent_spec(__package__).tested_version
 Events = Iterable[pb.AgentEvent]
 
 
-class SessionFrames:
+class SessionFrames(SessionFacts):
     """Follows the session of one attempt. It is emitted when its skills are known, and then when it changes."""
-
-    def __init__(self) -> None:
-        self.now = pb.Session()
-        self._emitted = pb.Session()
 
     def connected(self, version: str) -> Iterator[pb.AgentEvent]:
         """Note Copilot's version."""
         self.now.agent_version = version
-        if version == TESTED_VERSION:
-            return
-        known = f"Copilot CLI {version or 'of an unknown version'}"
-        message = f"{known} is not the version this adapter is tested with ({TESTED_VERSION})."
-        hint = "Messages that are not recognized are shown as log lines; the run continues."
-        yield notice_event("version_untested", message, hint=hint)
+        return version_notice("Copilot CLI", version, TESTED_VERSION)
 
     def opened(self, data: Fields, agent: str) -> Events:
         """Handle ``session.start`` or ``session.resume``."""
@@ -58,9 +49,3 @@ class SessionFrames:
         del agent
         self.now.title = text(data, "title")
         return self.news() if self._emitted.native_id else ()
-
-    def news(self) -> Iterator[pb.AgentEvent]:
-        """Yield the session, if it has changed."""
-        if self.now.native_id and self.now != self._emitted:
-            self._emitted.CopyFrom(self.now)
-            yield pb.AgentEvent(session=self.now)

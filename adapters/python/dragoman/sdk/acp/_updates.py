@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from dragoman.sdk._encoding.fields import Fields, count, inner, number, objects, text
 from dragoman.sdk._output.parser import plan_entry, text_event
+from dragoman.sdk._output.session_facts import SessionFacts
 from dragoman.sdk._output.usage import UsageTotals, amount_text, call_usage
 from dragoman.sdk.acp._session import AcpOptions, Choices, Offer
 from dragoman.sdk.acp._tools import ToolCalls, block_text
@@ -187,7 +188,7 @@ class Updates:
         self.calls = ToolCalls(options, cwd, servers)
         self.speech = Speech(f"{nested}/" if nested else "")
         self.choices = Choices()
-        self.session = pb.Session()
+        self._session = SessionFacts()
         self.context_used: int | None = None
         self.context_size: int | None = None
         self.has_acted = False
@@ -197,7 +198,6 @@ class Updates:
         self._call_tokens = options.call_tokens
         self._model_name = options.model_name
         self._cost = cost
-        self._emitted_session = b""
         self.is_history = not nested
         """Whether updates repeat an earlier turn: until this run's prompt is sent."""
         self._nested = nested
@@ -241,24 +241,20 @@ class Updates:
 
     def set_up(self, session_id: str, offer: Offer, result: Fields) -> Iterator[pb.AgentEvent]:
         """Handle what the answer to session/new and its like contains."""
-        self.session.native_id = session_id
-        self.session.agent_version = offer.agent_version
+        self._session.now.native_id = session_id
+        self._session.now.agent_version = offer.agent_version
         self.choices.read_session(result)
         yield from self.emit_session()
 
     def emit_session(self) -> Iterator[pb.AgentEvent]:
         """Emit the session's facts if they have changed."""
-        self.session.mode, self.session.model = self.choices.mode, self.model
-        serialized = self.session.SerializeToString()
-        if self.session.native_id and serialized != self._emitted_session:
-            self._emitted_session = serialized
-            yield pb.AgentEvent(session=self.session)
+        return self._session.news(mode=self.choices.mode, model=self.model)
 
     # Facts of the session.
 
     def _commands(self, update: Fields) -> Iterator[pb.AgentEvent]:
         names = [text(item, "name") for item in objects(update, "availableCommands")]
-        self.session.commands[:] = [name for name in names if name]
+        self._session.now.commands[:] = [name for name in names if name]
         yield from self.emit_session()
 
     def _mode(self, update: Fields) -> Iterator[pb.AgentEvent]:
@@ -271,7 +267,7 @@ class Updates:
 
     def _info(self, update: Fields) -> Iterator[pb.AgentEvent]:
         if "title" in update:
-            self.session.title = text(update, "title")
+            self._session.now.title = text(update, "title")
         yield from self.emit_session()
 
     def _usage(self, update: Fields) -> Iterator[pb.AgentEvent]:
