@@ -73,8 +73,6 @@ TOOLS = {
         "THINK": "update_topic",
         "SWITCH_MODE": "enter_plan_mode exit_plan_mode",
         "SKILL": "activate_skill",
-        "MCP": "mcp_words_find",
-        "OTHER": "sunset",
     },
     "openclaw": {
         "READ": "read memory_get",

@@ -120,9 +120,15 @@ def test_what_is_not_declared_is_as_agents_usually_are() -> None:
         ({"capabilities": {"feature": []}}, "capabilities: Object contains unknown field `feature`"),
         ({"capabilities": {"features": ["fly"]}}, "'fly' is no feature"),
         ({"capabilities": {"resume_style": "soon"}}, "'soon' is no resume style"),
-        ({"capabilities": {"context_window": "large"}}, r"capabilities: Expected `int \| null`, got `str` - at `\$.context_window`"),
+        (
+            {"capabilities": {"context_window": "large"}},
+            r"capabilities: Expected `int \| null`, got `str` - at `\$.context_window`",
+        ),
         ({"capabilities": {"features": ["prompt"], "notes": {"cost": "n"}}}, "notes.cost is about no feature"),
-        ({"capabilities": {"features": ["cost"], "notes": {"cost": 1}}}, r"capabilities: Expected `str`, got `int` - at `\$.notes\[...\]`"),
+        (
+            {"capabilities": {"features": ["cost"], "notes": {"cost": 1}}},
+            r"capabilities: Expected `str`, got `int` - at `\$.notes\[...\]`",
+        ),
     ],
 )
 def test_mistakes_are_named(declared: dict[str, Any], message: str) -> None:

@@ -136,6 +136,8 @@ class GeminiCliAdapter(AcpAdapter):
         """Add the checks that only this adapter makes."""
         del config
         if env.get("GEMINI_CLI_TRUST_WORKSPACE") not in {None, "true"}:
-            message = "GEMINI_CLI_TRUST_WORKSPACE is not true: Gemini CLI does not start in a workspace it does not trust."
+            message = (
+                "GEMINI_CLI_TRUST_WORKSPACE is not true: Gemini CLI does not start in a workspace it does not trust."
+            )
             hint = "Leave it out; the adapter sets it."
             checks.add(pb.SEVERITY_WARNING, "gemini_untrusted", message, hint=hint)

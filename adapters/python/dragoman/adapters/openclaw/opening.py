@@ -13,7 +13,6 @@ PLUGIN_METHOD: Final = "dragoman.question"
 """Gateways with the adapter's plugin list it; without the plugin there would be no permission requests."""
 
 
-
 class Opening:
     """Opens the session and the turn of one attempt."""
 

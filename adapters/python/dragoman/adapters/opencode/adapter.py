@@ -140,10 +140,14 @@ class OpencodeAdapter(WithAccount):
         """Add the checks that only this adapter makes."""
         if shutil.which("rg", path=env.get("PATH", "")) is None:
             message = "ripgrep is not on this PATH: opencode fetches it from GitHub when it first searches."
-            hint = "Install ripgrep where opencode may not fetch programs; without it, skills and searches fail there."
+            hint = (
+                "Install ripgrep where opencode may not fetch programs; without it, skills and searches fail there."
+            )
             checks.add(pb.SEVERITY_INFO, "ripgrep_missing", message, hint=hint)
         if not as_string(config.get("model"), ""):
-            message = "No model is set: opencode's own configuration decides, but not for opencode.ai's hosted models."
+            message = (
+                "No model is set: opencode's own configuration decides, but not for opencode.ai's hosted models."
+            )
             hint = "Set config.model, or the request's model, to provider/model."
             checks.add(pb.SEVERITY_INFO, "model_not_set", message, hint=hint)
         for name in ("dangerouslySkipPermissions", "ownPermissions"):

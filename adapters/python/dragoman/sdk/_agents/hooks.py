@@ -70,7 +70,7 @@ class AgentHooks(abc.ABC):
         """
         return key_billing(self.spec.api_key_variables, env, report.provider)
 
-    def extra_checks(self, config: Mapping[str, JsonValue], env: Mapping[str, str], checks: Checks) -> None:
+    def extra_checks(self, config: Mapping[str, JsonValue], env: Mapping[str, str], checks: Checks) -> None:  # noqa: B027 - most agents have none
         """Add checks that only this agent knows. Pure and quick."""
 
     # What agents of one kind have in common.

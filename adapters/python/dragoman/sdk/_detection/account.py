@@ -201,7 +201,12 @@ async def _log_in(
 
 
 async def follow_login(
-    reader: LoginReader, program: AgentProgram, arguments: Sequence[str], lines: bytes = b"", *, with_errors: bool = False
+    reader: LoginReader,
+    program: AgentProgram,
+    arguments: Sequence[str],
+    lines: bytes = b"",
+    *,
+    with_errors: bool = False,
 ) -> Steps:
     """Run a program that logs in, and yield the steps of the login until its outcome.
 

@@ -177,8 +177,8 @@ async def dialogue(
         transport = await _started(watch, argv, env)
     except (OSError, ValueError):
         return
+    pipe = transport.get_pipe_transport(0)
     try:
-        pipe = transport.get_pipe_transport(0)
         if isinstance(pipe, asyncio.WriteTransport):
             pipe.write(lines)
         with contextlib.suppress(TimeoutError):

@@ -47,9 +47,7 @@ def _property(question: UserQuestion) -> JsonValue:
     return asked if question.words == question.key else {**asked, "title": question.words}
 
 
-def read_answers(
-    request: pb.InputRequest, questions: Sequence[UserQuestion], answer: Answer
-) -> dict[str, list[str]]:
+def read_answers(request: pb.InputRequest, questions: Sequence[UserQuestion], answer: Answer) -> dict[str, list[str]]:
     """Return what was answered, by the questions' keys; empty if nothing was."""
     if not answer.allowed:
         return {}

@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec import Struct
 
-
 _LONGEST_SHOWN: Final = 300  # characters of a path in a message
 
 
