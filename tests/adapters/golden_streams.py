@@ -100,7 +100,7 @@ def decoded(data: bytes) -> str:
 
 
 def _answer(option: pb.InputOption) -> Answer:
-    allows = option.kind not in {pb.INPUT_OPTION_KIND_REJECT_ONCE, pb.INPUT_OPTION_KIND_REJECT_ALWAYS}
+    allows = option.kind in {pb.INPUT_OPTION_KIND_ALLOW_ONCE, pb.INPUT_OPTION_KIND_ALLOW_ALWAYS}
     return Answer(allowed=allows, option=option, chosen=(option,), message="" if allows else "Not now.")
 
 

@@ -148,6 +148,8 @@ def test_a_question_is_a_choice_and_its_answer_the_label() -> None:
         "behavior": "allow",
         "updatedInput": {"questions": [ONE], "answers": {"Which colour?": "Blue"}},
     }
+    other = answered(ask, Answer(allowed=True, text="Green"))
+    assert other["updatedInput"]["answers"] == {"Which colour?": "Green"}
 
 
 def test_several_labels_are_joined() -> None:

@@ -49,10 +49,8 @@ def _property(question: UserQuestion) -> JsonValue:
 
 def read_answers(request: pb.InputRequest, questions: Sequence[UserQuestion], answer: Answer) -> dict[str, list[str]]:
     """Return what was answered, by the questions' keys; empty if nothing was."""
-    if not answer.allowed:
-        return {}
     if request.kind == pb.INPUT_KIND_CHOICE:
-        chosen = [option.label for option in answer.chosen] or [answer.text]
-        return {questions[0].key: [words for words in chosen if words]}
+        words = [option.label for option in answer.chosen] or [answer.text]
+        return {questions[0].key: words} if any(words) else {}
     values = parse_json_object(answer.value_json.encode()) or {}
     return {key: list(map(str, value if isinstance(value, list) else [value])) for key, value in values.items()}
