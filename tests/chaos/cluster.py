@@ -225,7 +225,7 @@ class Cluster:
         One guard without a child is left out for each sidecar: it waits for the next run.
         """
         prefix = f"{MARKER}=".encode()
-        parents = {pid: _parent(pid) for pid in carriers(self.mark.encode()) if prefix in _environment(pid)}
+        parents = {pid: parent_of(pid) for pid in carriers(self.mark.encode()) if prefix in _environment(pid)}
         guards = [pid for pid in parents.keys() - set(parents.values()) if "/guard/__main__.py" in describe(pid)]
         waiting = {parents[pid]: pid for pid in guards}
         return [pid for pid, parent in parents.items() if parent <= 1 or waiting.get(parent) != pid]
@@ -283,7 +283,7 @@ def _environment(pid: int) -> bytes:
         return b""
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
     """Return the parent's pid; 0 if the process is gone."""
     try:
         return psutil.Process(pid).ppid()

@@ -18,7 +18,7 @@ from dragoman.v1 import adapter_pb2_grpc
 from dragoman.v1 import event_pb2 as pb
 
 from tests.chaos.cases import HOLD, MOST_CALLS, PAIRS, Case
-from tests.chaos.cluster import PATIENCE_S, Cluster
+from tests.chaos.cluster import PATIENCE_S, Cluster, parent_of
 from tests.chaos.oracle import Problem, read_notes
 from tests.chaos.sending import Sender
 from tests.router.harness import Proxy
@@ -298,7 +298,10 @@ class Scenario:
             await asyncio.sleep(self.case.rng("delay").uniform(0.0, 0.1))
         if self.case.victim != "client":
             born = await self.born()
-            self.cluster.kill(born["born" if self.case.victim == "agent" else "guard"])
+            if self.case.victim == "agent":
+                self.cluster.kill(born["born"])
+            elif parent_of(born["born"]) == born["guard"]:  # else it has another run by now, or none
+                self.cluster.kill(born["guard"])
         elif self._proxy is not None:
             await self._proxy.cut()
             await asyncio.sleep(self.case.rng("away").uniform(0.0, 0.5))

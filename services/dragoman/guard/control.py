@@ -7,7 +7,8 @@ Guard to owner, in this order, each at most once::
     {"event":"exited","code":0,"signal":null}
     {"event":"gone","confirmed":true,"killed":[9],"survivors":[]}
 
-and ``{"event":"refused","message":...}`` for an invalid line. Owner to guard::
+and ``{"event":"refused","message":...}`` for an invalid line. With ``"waits":true`` in ``gone`` the guard waits for
+another command (`receive_command`), and what it says of that follows; else it ends. Owner to guard::
 
     {"signal":"SIGINT","to":"leader"}     to: leader (default), group, tree
     {"kill":true}
@@ -25,6 +26,12 @@ names the processes that the guard ended, by TERM or KILL; it is cut at `LISTED`
 from __future__ import annotations
 
 import os
+import select
+import sys
+
+TYPE_CHECKING = False  # typing itself is a slow import; type checkers know this name
+if TYPE_CHECKING:
+    from dragoman.guard.signals import Signals
 
 CONTROL_VARIABLE = "DRAGOMAN_GUARD_CONTROL"
 """Environment variable that names an adapter's control socket to the adapter."""
@@ -36,6 +43,9 @@ LISTED = 256
 """At most this many pids are listed in an event, so that it always fits the socket's buffer."""
 
 TARGETS = ("leader", "group", "tree")
+
+_INTEGER_BYTES = 4
+"""Size of a descriptor in a message."""
 
 
 class CommandError(Exception):
@@ -157,3 +167,50 @@ class Channel:
     def close(self) -> None:
         """Close the descriptor."""
         os.close(self.fd)
+
+
+def receive_command(fd: int, signals: Signals) -> int | None:
+    """Wait for a command; return the descriptor of its arguments. Stdin, stdout and stderr are the command's then.
+
+    The owner sends these four descriptors in one message. What comes without any is an order for the command before,
+    which was gone by then.
+
+    Args:
+        fd: Connected socket to the owner.
+        signals: What ends the guard.
+
+    Returns:
+        The descriptor; None if the owner has ended, or there was a signal.
+    """
+    import _socket  # noqa: PLC0415 - only a guard that waits needs it
+
+    os.set_blocking(fd, False)
+    poll = select.poll()
+    for waited in (fd, signals.fd):
+        poll.register(waited, select.POLLIN)
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
+    descriptors: list[int] = []
+    try:
+        while not descriptors:
+            poll.poll()
+            signals.clear()
+            if signals.received():
+                return None
+            try:
+                data, messages, _, _ = connection.recvmsg(LINE_BYTES, _socket.CMSG_SPACE(4 * _INTEGER_BYTES))
+            except BlockingIOError:  # a child's end has woken us
+                continue
+            if not data:
+                return None
+            for _, _, content in messages:
+                starts = range(0, len(content), _INTEGER_BYTES)
+                descriptors += [int.from_bytes(content[at : at + _INTEGER_BYTES], sys.byteorder) for at in starts]
+    except OSError:
+        return None
+    finally:
+        connection.detach()
+    for target, received in enumerate(descriptors[:3]):
+        os.dup2(received, target)
+        os.close(received)
+    os.set_inheritable(descriptors[3], False)
+    return descriptors[3]

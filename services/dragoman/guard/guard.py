@@ -3,7 +3,8 @@
 Three ways of being owned:
 
 *a run* (``--control-fd``): the owner holds the other end of a connected socket. When that closes,
-    the owner is dead, and the guard kills the whole process tree at once.
+    the owner is dead, and the guard kills the whole process tree at once. One that was started with
+    ``--wait-fd`` gets its command through that socket, and may get another once nothing of the first is left.
 *an adapter* (``--control``): routers connect to a socket. While none is connected the orphan timer
     runs; when it fires, the guard terminates the adapter and, after the grace, kills it.
 *a container's first process* (neither): the guard forwards signals to the command.
@@ -19,9 +20,17 @@ import os
 import select
 import time
 
-from dragoman.guard.control import CONTROL_VARIABLE, LISTED, Channel, CommandError, decode_command, encode
+from dragoman.guard.control import (
+    CONTROL_VARIABLE,
+    LISTED,
+    Channel,
+    CommandError,
+    decode_command,
+    encode,
+    receive_command,
+)
 from dragoman.guard.lifecycle import Lifecycle, Phase
-from dragoman.guard.options import WAIT_FD, Options, UsageError, parse
+from dragoman.guard.options import ARGUMENTS_FD, WAIT_FD, Options, UsageError, parse
 from dragoman.guard.plain_signal import signal
 from dragoman.guard.process import Process
 from dragoman.guard.processes import original_environment, read
@@ -48,50 +57,54 @@ WATCH_S = (0.1, 2.0)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Guard the command given on the command line; return the exit code that mirrors its own."""
-    if not _has_arguments(arguments):
-        return 0
+    """Guard the command given on the command line; return the exit code that mirrors its own.
+
+    With `WAIT_FD` instead, guard the commands that the owner sends, one after the other.
+    """
+    name, _, fd = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
+    if name != WAIT_FD or not fd.isdecimal():
+        return _guard(arguments)[0]
+    become_subreaper()  # it needs an import that would take the run's time
+    signals = _signals(is_forwarding=False)
+    while (arguments_fd := receive_command(int(fd), signals)) is not None:
+        code, waits = _guard([f"{ARGUMENTS_FD}={arguments_fd}"], signals)
+        if not waits:
+            return code
+    return 0
+
+
+def _guard(arguments: Sequence[str], signals: Signals | None = None) -> tuple[int, bool]:
+    """Guard one command; return the exit code, and whether another command may follow."""
     try:
         options = parse(arguments)
     except UsageError as error:
         _print_error(str(error))
-        return EXIT_USAGE
-    guard = Guard(options)
+        return EXIT_USAGE, False
+    guard = Guard(options, signals or _signals(is_forwarding=options.is_forwarding))
     try:
         if not guard.start():
-            return guard.failure_code()
-        return guard.run()
+            return guard.failure_code(), False
+        return guard.run(), guard.waits
     finally:
         # No process may be left, not even after a bug in the guard.
         guard.close()
 
 
-def _has_arguments(arguments: Sequence[str]) -> bool:
-    """Wait for the arguments, if they are not there yet; False if the owner ended instead."""
-    name, _, fd = arguments[-1].partition("=") if arguments else ("", "", "")
-    if name != WAIT_FD or not fd.isdecimal():
-        return True
-    become_subreaper()  # it needs an import that would take the run's time
-    try:
-        return bool(os.read(int(fd), 1))
-    except OSError:
-        return False
+def _signals(*, is_forwarding: bool) -> Signals:
+    signals = Signals(FORWARDED if is_forwarding else (signal.SIGTERM,))
+    if not is_forwarding:
+        signals.ignore(IGNORED)
+    return signals
 
 
 class Guard:
     """One command and its process tree, from spawn to proof of death."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, signals: Signals) -> None:
         self._options = options
-        self._signals = Signals(FORWARDED if options.is_forwarding else (signal.SIGTERM,))
-        if not options.is_forwarding:
-            self._signals.ignore(IGNORED)
+        self._signals = signals
         self._lifecycle = Lifecycle(linger=options.linger, grace=options.grace)
-        marker = original_environment().get(MARKER.encode(), b"")
-        self._tree = Tree(
-            is_subreaper=options.subreaper and become_subreaper(),
-            marker=MARKER.encode() + b"=" + marker if marker else b"",
-        )
+        self._tree = Tree(is_subreaper=options.subreaper and become_subreaper(), marker=_marker(options))
         self._poll = select.poll()
         self._on_ready: dict[int, Callable[[], object]] = {}
         self._watch(self._signals.fd, self._signals.clear)
@@ -101,6 +114,9 @@ class Guard:
         self._failure = EXIT_NOT_STARTED
         self._has_reaped_all = True
         self._has_ended = False
+        self._stays = options.stays
+        self.waits = False
+        """Whether another command may follow: its owner is there, and nothing of this one is left or was ended."""
         self._watch_every, self._watch_at = WATCH_S[0], 0.0
 
     def start(self) -> bool:
@@ -155,6 +171,8 @@ class Guard:
         if self._adapter_control is not None:
             self._adapter_control.close()
             self._adapter_control = None
+        if self.waits:
+            os.chdir("/")
 
     # -- one iteration of the loop
 
@@ -194,6 +212,7 @@ class Guard:
 
     def _handle_signal(self, signum: int, now: float) -> None:
         if signum in (signal.SIGTERM, signal.SIGINT):
+            self._stays = False
             self._lifecycle.stop(now)
         self._tree.signal(signum, "leader")
 
@@ -334,12 +353,15 @@ class Guard:
                 f"command {self._tree.leader.pid if self._tree.leader else 0} exited with"
                 f" {self._exit_code()}; killed {ended} after it; survivors {left}"
             )
+        is_proven = confirmed and self._tree.is_subreaper and self._tree.leader_status is not None
+        self.waits = self._stays and is_proven and not ended and bool(self._channels)
         self._publish(
             {
                 "event": "gone",
                 "confirmed": confirmed,
                 "killed": ended[:LISTED],
                 "survivors": left[:LISTED],
+                **({"waits": True} if self.waits else {}),
             }
         )
 
@@ -352,6 +374,16 @@ class Guard:
         status = self._tree.leader_status
         code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
         return code if code >= 0 else 128 - code
+
+
+def _marker(options: Options) -> bytes:
+    """Return ``NAME=value`` of the command's marker; empty if it has none."""
+    name = MARKER.encode() + b"="
+    if options.environment is None:
+        value = original_environment().get(MARKER.encode(), b"")
+        return name + value if value else b""
+    entries = (os.fsencode(entry) for entry in options.environment)
+    return next((entry for entry in entries if entry.startswith(name) and entry != name), b"")
 
 
 def _print_error(text: str) -> None:

@@ -37,10 +37,19 @@ def run_guard(
     Start it with the environment, working directory, stdin, stdout and stderr meant for `argv`, in
     a session of its own, and with `control_fd` (one end of a stream socket pair) inherited. The
     other end speaks the protocol of `dragoman.guard.control`; closing it kills the process tree.
-    The guard removes the directory `remove` at the end, even if the owner is gone.
     """
-    options = [f"--control-fd={control_fd}", f"--linger={linger_s}"]
-    return [*options, *([f"--remove={remove}"] if remove else []), "--", *argv]
+    return [f"--control-fd={control_fd}", *run_options(linger_s, remove), "--", *argv]
+
+
+def run_options(linger_s: float, remove: str | None, *, stays: bool = False) -> list[str]:
+    """Return options of a guard that runs a command.
+
+    Args:
+        linger_s: Seconds between TERM and KILL for what the command leaves behind.
+        remove: A directory that the guard removes at the end, even if the owner is gone.
+        stays: Whether it waits for another command then, if this one has left nothing behind.
+    """
+    return [f"--linger={linger_s}", *([f"--remove={remove}"] if remove else []), *(["--stays"] if stays else [])]
 
 
 class AdapterOptions(NamedTuple):
@@ -94,57 +103,52 @@ def guard_command(arguments: Sequence[str]) -> Iterator[tuple[list[str], int]]:
     fd = _anonymous_file()
     try:
         _write_arguments(fd, arguments)
-        yield _command(fd), fd
+        yield _command(f"{ARGUMENTS_FD}={fd}"), fd
     finally:
         os.close(fd)
 
 
-class WaitingGuard:
-    """A guard of a run that is started before the run.
+def waiting_guard(control_fd: int) -> list[str]:
+    """Return the command line of a guard that waits for its command.
 
-    Start `command` with the stdin, stdout and stderr meant for the run's command, in a session of its own, with `fd`
-    and `control_fd` inherited. It waits until `write` was called and a byte comes on `control_fd`; if that is closed
-    instead, it ends.
+    Start it in a session of its own, with `control_fd` inherited, one end of a stream socket pair as for `run_guard`.
+    It ends when the other end is closed. Send it, in one message with any byte, the command's stdin, stdout and
+    stderr, and the file that `waiting_arguments` yields.
+    """
+    return _command(f"{WAIT_FD}={control_fd}")
+
+
+@contextmanager
+def waiting_arguments(
+    argv: Sequence[str], options: Sequence[str], *, control_fd: int, cwd: str, env: Mapping[str, str]
+) -> Iterator[int]:
+    """Yield a file with the arguments for a guard that waits.
 
     Args:
-        control_fd: As for `run_guard`.
-
-    Attributes:
-        command: What to start.
-        fd: Where it reads its arguments.
+        argv: The command.
+        options: Those of `run_options`.
+        control_fd: What `waiting_guard` was given.
+        cwd: The command's working directory.
+        env: Its whole environment.
 
     Raises:
         OSError: There is no descriptor, or no memory, left.
+        ValueError: No program can be started with such an argument or variable.
     """
-
-    def __init__(self, control_fd: int) -> None:
-        self.fd = _anonymous_file()
-        self.command = [*_command(self.fd), f"{WAIT_FD}={control_fd}"]
-        self._control_fd = control_fd
-
-    def write(
-        self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], linger_s: float, remove: str | None
-    ) -> None:
-        """Give it its arguments.
-
-        Raises:
-            ValueError: No program can be started with such an argument or variable.
-        """
-        if any(not name or "=" in name for name in env):
-            raise ValueError("illegal environment variable name")
-        own = run_guard(argv, control_fd=self._control_fd, linger_s=linger_s, remove=remove)
-        entries = [f"{name}={value}" for name, value in env.items()]
-        _write_arguments(self.fd, [f"--cwd={cwd}", f"--environment={len(entries)}", *entries, *own])
-
-    def close(self) -> None:
-        """Let go of the arguments, which the guard keeps."""
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd = -1
+    if any(not name or "=" in name for name in env):
+        raise ValueError("illegal environment variable name")
+    entries = [f"{name}={value}" for name, value in env.items()]
+    own = [f"--control-fd={control_fd}", f"--cwd={cwd}", *options, f"--environment={len(entries)}", *entries]
+    fd = _anonymous_file()
+    try:
+        _write_arguments(fd, [*own, "--", *argv])
+        yield fd
+    finally:
+        os.close(fd)
 
 
-def _command(fd: int) -> list[str]:
-    return [sys.executable, *_FLAGS, str(Path(__file__).with_name("__main__.py")), f"{ARGUMENTS_FD}={fd}"]
+def _command(argument: str) -> list[str]:
+    return [sys.executable, *_FLAGS, str(Path(__file__).with_name("__main__.py")), argument]
 
 
 def _write_arguments(fd: int, arguments: Sequence[str]) -> None:

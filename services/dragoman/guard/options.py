@@ -15,10 +15,10 @@ SOCKET_PATH_BYTES = 107
 """Longest path of a Unix socket: ``sun_path`` holds 108 bytes with the terminating zero."""
 
 ARGUMENTS_FD = "--arguments-fd"
-"""The option that names a descriptor to read all other arguments from; only `WAIT_FD` may be beside it."""
+"""The option that names a descriptor to read all other arguments from; it stands alone."""
 
 WAIT_FD = "--wait-fd"
-"""The option that names the owner's socket, where a byte says that the arguments are there."""
+"""The option that names the owner's socket, through which the command comes; it stands alone."""
 
 DEFAULT_LINGER_S = 1.0
 DEFAULT_GRACE_S = 10.0
@@ -48,6 +48,7 @@ class Options:
         grace: Seconds between TERM and KILL for the command; None means no limit.
         linger: Seconds between TERM and KILL for processes that outlive the command.
         remove: Directory that the guard removes at the end, also if its owner is gone.
+        stays: Whether the guard waits for another command, once this one has left nothing behind.
         subreaper: False makes the guard behave as on systems without a subreaper.
     """
 
@@ -67,6 +68,7 @@ class Options:
         "log_keep",
         "orphan_after",
         "remove",
+        "stays",
         "subreaper",
     )
 
@@ -86,6 +88,7 @@ class Options:
         self.grace: float | None = None
         self.linger = DEFAULT_LINGER_S
         self.remove: str | None = None
+        self.stays = False
         self.subreaper = True
 
     @property
@@ -105,8 +108,11 @@ def parse(arguments: Sequence[str]) -> Options:
     rest = iter(own)
     for argument in rest:
         name, equals, value = argument.partition("=")
-        if name == "--no-subreaper" and not equals:
+        if argument == "--no-subreaper":
             options.subreaper = False
+            continue
+        if argument == "--stays":
+            options.stays = True
             continue
         convert = _VALUES.get(name)
         if convert is None:
@@ -124,7 +130,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 def _read_arguments(arguments: Sequence[str]) -> Sequence[str]:
     """Return the arguments, read from the descriptor that they name, if they do; zero bytes separate them there."""
-    if not 1 <= len(arguments) <= 2 or not arguments[0].startswith(f"{ARGUMENTS_FD}="):
+    if len(arguments) != 1 or not arguments[0].startswith(f"{ARGUMENTS_FD}="):
         return arguments
     try:
         fd = int(arguments[0].partition("=")[2])

@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
 
 import psutil
 import pytest
@@ -21,7 +22,7 @@ from tests.hostile import DEADLINE_S
 from tests.sdk.process.test_child import Witness, end_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 SHOWS = "import os, json; print(json.dumps([os.getcwd(), dict(os.environ), os.getppid()]))"
@@ -29,8 +30,7 @@ SHOWS = "import os, json; print(json.dumps([os.getcwd(), dict(os.environ), os.ge
 
 @pytest_asyncio.fixture
 async def guards(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SpareGuards]:
-    monkeypatch.setattr(prepared_guard, "_FIRST_S", 0.0)
-    monkeypatch.setattr(prepared_guard, "_NEXT_S", 0.0)
+    monkeypatch.setattr(prepared_guard, "_NEXT_S", 3600.0)
     guards = SpareGuards(is_keeping=True)
     yield guards
     guards.close()
@@ -38,7 +38,7 @@ async def guards(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SpareGuards]:
 
 
 def waiting() -> list[psutil.Process]:
-    """Return the guards below this process that wait for a run."""
+    """Return the guards below this process that wait for a run, or have one and will wait for another."""
     children = psutil.Process().children()
     return [one for one in children if any("--wait-fd" in part for part in one.cmdline())]
 
@@ -97,21 +97,135 @@ async def test_the_guard_of_the_first_run_starts_while_the_run_is_prepared(guard
         await end_of(child)
 
 
-async def test_the_next_run_gets_the_guard_that_waited(guards: SpareGuards, tmp_path: Path) -> None:
+async def test_the_next_run_gets_the_same_guard(guards: SpareGuards, tmp_path: Path) -> None:
     with guards.marker() as first:
-        child, _ = await run(guards, first)
+        child, _ = await run(guards, first, cwd=str(tmp_path))
         assert (await end_of(child)).tree_confirmed_dead
     ready = await spare()
+    assert child.guard_pid == ready.pid
     with guards.marker() as second:
         assert second != first
-        assert ready.environ()[MARKER] == second, "by it, all that is beneath is recognized"
+        assert ready.environ()[MARKER] not in {first, second}, "by it, all that is beneath is known to be of a run"
         child, witness = await run(guards, second, sys.executable, "-c", SHOWS, cwd=str(tmp_path))
         assert child.guard_pid == ready.pid
-        assert (await end_of(child)).code == 0
+        end = await end_of(child)
+        assert (end.code, end.tree_confirmed_dead) == (0, True)
     cwd, environment, parent = json.loads(witness.output["stdout"])
     assert (cwd, parent) == (str(tmp_path), ready.pid)
     assert environment.items() >= {MARKER: second, "PATH": os.environ["PATH"]}.items()
     assert environment.keys() <= {MARKER, "PATH", "LC_CTYPE"}, "nothing of the guard's own"
+
+
+async def test_a_guard_keeps_nothing_of_its_runs(guards: SpareGuards, tmp_path: Path) -> None:
+    open_files: list[int] = []
+    for _ in range(3):
+        with guards.marker() as marker:
+            await end_of((await run(guards, marker, cwd=str(tmp_path)))[0])
+        ready = await spare()
+        async with asyncio.timeout(DEADLINE_S):
+            while ready.cwd() != "/":  # noqa: ASYNC110 - it goes there once it has reported the end
+                await asyncio.sleep(0.01)
+        open_files.append(ready.num_fds())
+    assert len(set(open_files)) == 1
+
+
+async def test_each_of_its_runs_is_reported_for_itself(guards: SpareGuards) -> None:
+    codes: list[int | None] = []
+    for code in (0, 3, 7):
+        with guards.marker() as marker:
+            child, witness = await run(guards, marker, "sh", "-c", f"echo {code}; exit {code}")
+            codes.append((await end_of(child)).code)
+            assert witness.output["stdout"] == f"{code}\n".encode()
+    assert codes == [0, 3, 7]
+    assert len(waiting()) == 1
+
+
+async def test_a_guard_that_had_to_end_something_serves_no_other_run(guards: SpareGuards) -> None:
+    with guards.marker() as marker:
+        child, _ = await run(guards, marker, "sh", "-c", "sleep 60 >/dev/null 2>&1 &")
+        end = await end_of(child)
+        assert (end.code, end.tree_confirmed_dead, len(end.killed)) == (0, True, 1)
+    assert waiting() == []
+
+
+async def test_a_guard_is_started_for_the_next_run_while_one_has_its_guard(
+    guards: SpareGuards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared_guard, "_NEXT_S", 0.0)
+    with guards.marker() as marker:
+        first, _ = await run(guards, marker, "cat")
+        async with asyncio.timeout(DEADLINE_S):
+            while len(waiting()) < 2:  # noqa: ASYNC110 - the start of a process is no event
+                await asyncio.sleep(0.01)
+        with guards.marker() as other:
+            second, _ = await run(guards, other)
+            assert second.guard_pid != first.guard_pid
+            await end_of(second)
+        first.close_stdin()
+        await end_of(first)
+    assert len(waiting()) == 1, "of two guards that wait, one is kept"
+
+
+@contextmanager
+def begun(guard: PreparedGuard, argv: tuple[str, ...]) -> Iterator[BinaryIO]:
+    """Give a guard a command; yield its output."""
+    env = {"PATH": os.environ["PATH"]}
+    stdin, stdout, stderr = guard.begin(argv, cwd="/", env=env, linger_s=1.0, private_dir=None)
+    os.set_blocking(stdout, True)
+    with open(stdin, "wb"), open(stdout, "rb") as output, open(stderr, "rb"):
+        yield output
+
+
+def reports(guard: PreparedGuard) -> list[dict[str, object]]:
+    """Return what a guard reports of a command, to its end."""
+    guard.control.settimeout(DEADLINE_S)
+    answer = b""
+    while b'"gone"' not in answer or not answer.endswith(b"\n"):
+        data = guard.control.recv(4096)
+        assert data, answer
+        answer += data
+    return [json.loads(line) for line in answer.splitlines()]
+
+
+def test_an_order_that_came_too_late_is_not_for_the_next_command() -> None:
+    guard = PreparedGuard()
+    try:
+        for _ in range(2):
+            with begun(guard, ("echo", "hello")) as output:
+                spawned, exited, gone = reports(guard)
+                assert (spawned["event"], exited["code"], gone["waits"]) == ("spawned", 0, True)
+                assert output.read() == b"hello\n"
+            guard.control.sendall(b'{"kill":true}\n{"signal":"SIGTERM"}\n{"swe')
+    finally:
+        guard.discard()
+
+
+ENDS_WHEN_ASKED = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("ready", flush=True)
+signal.sigwait({signal.SIGTERM})
+sys.exit(5)
+"""
+
+
+def test_a_guard_that_was_asked_to_end_does_not_wait() -> None:
+    guard = PreparedGuard()
+    with begun(guard, (sys.executable, "-c", ENDS_WHEN_ASKED)) as output:
+        assert output.readline() == b"ready\n"
+        guard.process.terminate()
+        assert "waits" not in reports(guard)[-1]
+        assert guard.process.wait(DEADLINE_S) == 5
+    guard.discard()
+
+
+def test_a_waiting_guard_ends_when_it_is_asked_to() -> None:
+    guard = PreparedGuard()
+    with begun(guard, ("true",)):
+        reports(guard)
+    guard.process.terminate()
+    guard.process.wait(DEADLINE_S)
+    guard.discard()
 
 
 async def test_two_runs_never_get_one_guard(guards: SpareGuards) -> None:
@@ -126,16 +240,13 @@ async def test_two_runs_never_get_one_guard(guards: SpareGuards) -> None:
             await end_of(child)
 
 
-async def test_a_second_attempt_of_a_run_has_a_guard_of_its_own_with_the_same_marker(guards: SpareGuards) -> None:
-    with guards.marker() as marker:
-        await end_of((await run(guards, marker))[0])
-    await spare()
+async def test_a_second_attempt_of_a_run_has_the_same_guard_and_marker(guards: SpareGuards) -> None:
     with guards.marker() as marker:
         first, _ = await run(guards, marker)
         await end_of(first)
-        second, _ = await run(guards, marker, "sleep", "60")
-        assert second.guard_pid != first.guard_pid
-        assert psutil.Process(second.guard_pid).environ()[MARKER] == marker
+        second, witness = await run(guards, marker, "sh", "-c", f"echo ${MARKER}; exec sleep 60")
+        assert second.guard_pid == first.guard_pid
+        assert await witness.line() == f"{marker}"
         second.kill()
         assert (await end_of(second)).tree_confirmed_dead
 
@@ -154,43 +265,43 @@ async def test_a_guard_that_was_killed_while_it_waited_is_replaced(guards: Spare
         assert (end.code, end.tree_confirmed_dead) == (0, True)
 
 
-async def test_the_guard_of_a_run_that_starts_nothing_ends(guards: SpareGuards) -> None:
-    with guards.marker() as marker:
-        await end_of((await run(guards, marker))[0])
-    ready = await spare()
+async def test_the_guard_of_a_run_that_starts_nothing_is_for_the_next(guards: SpareGuards) -> None:
     with guards.marker():
-        pass
-    assert not ready.is_running()
+        ready = await spare()
+    with guards.marker() as marker:
+        child, _ = await run(guards, marker)
+        assert child.guard_pid == ready.pid
+        await end_of(child)
 
 
 async def test_a_guard_that_no_run_needs_ends(guards: SpareGuards, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared_guard, "_UNUSED_S", 0.0)
-    started: list[PreparedGuard] = []
-
-    def start(marker: str) -> PreparedGuard:
-        started.append(PreparedGuard(marker))
-        return started[-1]
-
-    monkeypatch.setattr(prepared_guard, "PreparedGuard", start)
     with guards.marker() as marker:
-        await end_of((await run(guards, marker))[0])
+        child, _ = await run(guards, marker)
+        await end_of(child)
     async with asyncio.timeout(DEADLINE_S):
-        while len(started) < 2 or started[1].process.returncode is None:  # noqa: ASYNC110 - a timer ends it
+        while waiting():  # noqa: ASYNC110 - a timer ends it
             await asyncio.sleep(0.01)
-    assert waiting() == []
 
 
 OWNER = """
 import sys
 from dragoman.sdk._process.prepared_guard import PreparedGuard
-print(PreparedGuard("owned").process.pid, flush=True)
+guard = PreparedGuard()
+for _ in range(int(sys.argv[1])):
+    guard.begin(("true",), cwd="/", env={"PATH": "/usr/bin:/bin"}, linger_s=1.0, private_dir=None)
+    answer = b""
+    while b'"waits":true' not in answer:
+        answer += guard.control.recv(4096)
+print(guard.process.pid, flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_waiting_guard_ends_with_its_owner() -> None:
+@pytest.mark.parametrize("runs", [0, 1])
+def test_a_waiting_guard_ends_with_its_owner(runs: int) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", OWNER, str(runs)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as owner:
         assert owner.stdout is not None
         guard = psutil.Process(int(owner.stdout.readline()))

@@ -119,7 +119,8 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self._begun: asyncio.Future[None] = self._loop.create_future()
         self._end: asyncio.Future[ChildEnd] = self._loop.create_future()
-        self._link = GuardLink(self._loop, self._take, self._guard_ended)
+        give_back = PreparedGuard.discard if guards is None else guards.give_back
+        self._link = GuardLink(self._loop, self._take, self._guard_ended, give_back)
         self._leader: tuple[int, int] | None = None
         self._has_exited = False
         self._code: int | None = None
@@ -226,13 +227,7 @@ class Child:
         try:
             marker = spec.env.get(MARKER, "")
             guard = PreparedGuard(marker) if self._guards is None else self._guards.take(marker)
-        except OSError as error:
-            name, reason = errno.errorcode.get(error.errno or 0, "EIO"), error.strerror or str(error)
-            # A guard that cannot be found says nothing about the command.
-            self._fail_early("EIO" if error.errno in _OWN_FAULTS else name, f"cannot start the guard: {reason}")
-            return
-        try:
-            self._link.launch(
+            pipes = self._link.launch(
                 guard,
                 spec.argv,
                 cwd=spec.cwd,
@@ -243,7 +238,12 @@ class Child:
         except LaunchError as error:
             self._fail_early(error.errno_name, str(error))
             return
-        stdin, stdout, stderr = guard.pipes.ours
+        except OSError as error:
+            name, reason = errno.errorcode.get(error.errno or 0, "EIO"), error.strerror or str(error)
+            # A guard that cannot be found says nothing about the command.
+            self._fail_early("EIO" if error.errno in _OWN_FAULTS else name, f"cannot start the guard: {reason}")
+            return
+        stdin, stdout, stderr = pipes
         self._stdin = InputPipe(self._loop, stdin)
         self._outputs = (self._output("stdout", stdout), self._output("stderr", stderr))
 

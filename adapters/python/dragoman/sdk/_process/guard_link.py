@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import asyncio
-    import subprocess
     from collections.abc import Callable, Mapping
 
     from dragoman.sdk._process.prepared_guard import PreparedGuard
@@ -42,7 +41,9 @@ class GuardLink:
     Args:
         loop: The running event loop.
         on_event: Called with each event of the guard, in order.
-        on_end: Called once, when the guard has ended, all its events were read, and it is reaped.
+        on_end: Called once, when all events of the command were read, and the guard has ended and is reaped, or
+            waits for another command.
+        give_back: Called with a guard that waits for another command, before `on_end`.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class GuardLink:
         loop: asyncio.AbstractEventLoop,
         on_event: Callable[[dict[str, Any]], None],
         on_end: Callable[[], None],
+        give_back: Callable[[PreparedGuard], None],
     ) -> None:
         self._loop = loop
         self._on_event = on_event
         self._on_end = on_end
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._give_back = give_back
+        self._guard: PreparedGuard | None = None
         self._control: socket.socket | None = None
         self._partial = b""
 
@@ -67,24 +70,26 @@ class GuardLink:
         env: Mapping[str, str],
         linger_s: float,
         private_dir: str | None,
-    ) -> None:
-        """Have a guard start the command.
+    ) -> tuple[int, int, int]:
+        """Have a guard start the command; return our ends of its stdin, stdout and stderr.
 
         Raises:
             LaunchError: No program can be started so; the guard has ended.
+            OSError: There are no descriptors left; the guard has ended.
         """
         try:
-            guard.begin(argv, cwd=cwd, env=env, linger_s=linger_s, private_dir=private_dir)
+            pipes = guard.begin(argv, cwd=cwd, env=env, linger_s=linger_s, private_dir=private_dir)
         except ValueError as error:  # a zero byte in an argument, the environment or the directory
             raise LaunchError("EINVAL", str(error)) from None
-        self._guard, self._control = guard.process, guard.control
+        self._guard, self._control = guard, guard.control
         self._control.setblocking(False)
         self._loop.add_reader(self._control.fileno(), self._read)
+        return pipes
 
     @property
     def pid(self) -> int | None:
         """The guard's pid; None if it was not started."""
-        return None if self._guard is None else self._guard.pid
+        return None if self._guard is None else self._guard.process.pid
 
     def order(self, command: dict[str, object]) -> None:
         """Send an order; lost if the guard is dead, which `on_end` reports."""
@@ -106,7 +111,7 @@ class GuardLink:
     def _signal(self, signum: signal.Signals) -> None:
         # Once the socket is closed the guard is ending by itself.
         if self._guard is not None and self._control is not None:
-            self._guard.send_signal(signum)
+            self._guard.process.send_signal(signum)
 
     def _read(self) -> None:
         assert self._control is not None
@@ -117,18 +122,27 @@ class GuardLink:
         except OSError:
             data = b""  # reset: the guard died with an order unread
         *lines, self._partial = (self._partial + data).split(b"\n")
+        waits = False
         for line in lines:
-            self._on_event(json.loads(line))
+            event = json.loads(line)
+            waits = event.get("waits", False)
+            self._on_event(event)
         if not data:
             self._loop.remove_reader(self._control.fileno())
             self._control.close()
             self._control = None
             self._collect()
+        elif waits:
+            self._loop.remove_reader(self._control.fileno())
+            self._control = None
+            assert self._guard is not None
+            self._give_back(self._guard)
+            self._on_end()
 
     def _collect(self) -> None:
         """Reap the guard: its socket is closed, so its end is a matter of microseconds."""
-        guard = self._guard
-        assert guard is not None
+        assert self._guard is not None
+        guard = self._guard.process
         try:
             fd = os.pidfd_open(guard.pid) if hasattr(os, "pidfd_open") else -1
         except OSError:
