@@ -74,14 +74,14 @@ class AgentRun:
         self._marker = marker
         self._kept: pb.SessionHandle | None = None
         """The session of the last turn that succeeded, unless it was lost since."""
+        self._hidden: tuple[str, ...] | None = None
+        """The secrets that the run's redactor knows; None before it was given any."""
 
     async def go(self) -> pb.Result:
         """Have an attempt, and a fresh second one if the session to resume is gone."""
         run, settings = self._run, self._run.accepted
         run.secrets = await _secrets(run.request)
-        run.redactor = await _redactor(
-            secret_values(environment_inputs(run.request, settings, self._marker, run.secrets))
-        )
+        await self._hide(secret_values(environment_inputs(run.request, settings, self._marker, run.secrets)))
         program = await self._agent.locate(settings, run.request.env)
         session: SessionPlan = settings.session
         lost = False
@@ -158,7 +158,8 @@ class AgentRun:
     async def _job(self, session: SessionPlan, program: tuple[str, str], run_dir: Path) -> Job:
         run, settings = self._run, self._run.updates.applied(self._run.accepted)
         strategy = strategy_in_force(self._spec.skill_strategy, self._spec.skill_layout)
-        if self._spec.has(pb.FEATURE_WORKSPACE):  # else the agent reads no files
+        # Else the agent reads no files, or there are none to lay out.
+        if self._spec.has(pb.FEATURE_WORKSPACE) and (settings.instructions is not None or settings.skills):
             settings = await asyncio.to_thread(with_bundled_files, settings, strategy, run_dir)
         is_private = strategy is SkillStrategy.PRIVATE_DIRECTORY
         attached = run.files.attached if run.files is not None else ()
@@ -199,13 +200,19 @@ class AgentRun:
         own = {"TMPDIR": str(job.run_dir / "tmp"), **run.span.trace.variables, **node, **plan.env}
         env = build_environment(inputs, os.environ, strip=self._spec.strip, allow=self._spec.inherit, plan_env=own)
         env, plan = await self._without_keys(job, env, plan)
-        run.redactor = await _redactor(secret_values(inputs, env))
+        await self._hide(secret_values(inputs, env))
         self._announce(job, plan, env)
         end = await self._agent.attempt(run, job, plan, env, self._clocks)
         report = end.evidence.report
         if not report.billing.type:
             report.billing = self._agent.billing(env, report)
         return end
+
+    async def _hide(self, secrets: tuple[str, ...]) -> None:
+        """Hide these secrets from now on; mostly the environment has none that the request has not."""
+        if secrets != self._hidden:
+            self._run.redactor = await _redactor(secrets)
+            self._hidden = secrets
 
     def _completed(self, job: Job, plan: Plan) -> Plan:
         """Add the notes and notices that the SDK has for every plan."""
