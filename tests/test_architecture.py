@@ -438,7 +438,6 @@ def test_the_router_serves_grpc_in_one_package_and_dials_in_one_module() -> None
 
 KNOW_GRPC = {
     "dragoman.router.adapters.channel",
-    "dragoman.router.cluster.forwarding",
     "dragoman.router.runs.upstream",
 }
 """Modules that know how calls end and fail in gRPC. All but the channel are to lose that."""

@@ -25,7 +25,7 @@ async def test_the_same_request_attaches_where_the_run_is(located: Located, batc
         attached.append(attach)
 
     attached: list[pb.AttachRequest] = []
-    nothing: Any = SimpleNamespace(refuse_new=lambda: None, elsewhere=elsewhere)
+    nothing: Any = SimpleNamespace(refuse_new=lambda: None, elsewhere=elsewhere, policy=None)
     locator: Any = SimpleNamespace(of_request=of_request)
     servicer = adapter_service.AdapterServicer(nothing, nothing, locator, nothing, nothing, nothing)
     request = pb.ExecuteRequest(adapter="fake", prompt="p", run_id="r", batching=batching)

@@ -173,7 +173,7 @@ class Router:
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop(self._running, grace_s))
         elif grace_s <= 0:
-            self._running.drain.hurry()
+            self._running.drain.hurry.set()
         await asyncio.shield(self._stopping)
 
     async def _stop(self, running: "_Running", grace_s: float) -> None:
@@ -230,7 +230,7 @@ class _Running:
         self._kubernetes = _kubernetes(config, members, clock)
         requests = _request_policy(config.policy)
         admission = AdmissionController(clock, changes, self.run_log, policy, adapters.get, requests)
-        retained = RetainedRuns(config.retain_finished_s, config.max_retained_runs, config.max_retained_bytes)
+        retained = RetainedRuns(config.retain_finished_s, config.max_retained_runs)
         runs = RunRegistry(clock, self.tasks, config.reattach_s, retained, self.run_log, admission)
         self.failover = Failover(runs, self.run_log, adapters, processes, self.tasks, config.reattach_s)
         forwarder = ReplicaForwarder(config.peer_name)
@@ -243,7 +243,7 @@ class _Running:
         acceptance = Acceptance(agents, runs, self.drain, requests, quotas, _issuing())
         streams = RunStreams(self.run_log.store, self.drain)
         adapter_list = AdapterList(adapters, admission, changes)
-        run_list = RunList(runs, self.run_log, processes, forwarder)
+        run_list = RunList(runs, self.run_log, locator)
         session_list = SessionList(runs.sessions, self.run_log)
         self.tracing = runs.tracing = load_tracing("dragoman-router")
         watched = RunsWatched(runs, adapters, admission, self.run_log)

@@ -9,13 +9,14 @@ from dragoman.router.model.run_record import adapter_lost
 from dragoman.router.runs import inputs as to
 from dragoman.router.runs import state as states
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.sending import ask, respond, send
+from dragoman.router.runs.answers import is_perhaps_recorded
+from dragoman.router.runs.sending import send
 from dragoman.v1 import adapter_pb2 as api
 
 from tests.router.runs.test_actor import World
 
 ANSWERED = 3
-LOST = to.Lost(adapter_lost("fake", "is gone"))
+LOST = to.GivenUp(adapter_lost("fake", "is gone"))
 
 
 class Asked:
@@ -36,7 +37,7 @@ class Asked:
         await self.world.assign()
         await self.world.event("started")
         await self.world.event("log")
-        asking = asyncio.ensure_future(ask(self.world.run, "Send", api.SendResponse, b"", None))
+        asking = asyncio.ensure_future(send(self.world.run, api.SendRequest(), b""))
         await self.world.pause()
         return asking
 
@@ -58,14 +59,17 @@ async def test_an_answer_counts_with_the_event_that_it_names(is_first: bool) -> 
     assert api.SendResponse.FromString(asking.result()).sequence == ANSWERED
 
 
-async def test_an_answer_counts_though_the_result_outran_it() -> None:
+async def test_an_answer_that_the_result_outran_is_looked_up_in_what_the_run_recorded() -> None:
     asked = Asked()
     asking = await asked.begin()
     await asked.world.event("log")
     await asked.world.event("result")
     assert states.is_ending(asked.world.run.state)
     await asked.answer()
-    assert api.SendResponse.FromString(asking.result()).sequence == ANSWERED
+    error = asking.exception()
+    assert isinstance(error, DragomanError)
+    assert is_perhaps_recorded(api.SendRequest(), error)
+    assert is_perhaps_recorded(api.RespondRequest(), error)
 
 
 async def test_an_answer_counts_that_names_what_was_there_before() -> None:
@@ -75,7 +79,7 @@ async def test_an_answer_counts_that_names_what_was_there_before() -> None:
     asked.world.run.record.validator.resume_at(ANSWERED, 1)
     asked.world.run.fanout.last_sequence = ANSWERED
     asked.world.run.send(to.Accepted())
-    asking = asyncio.ensure_future(ask(asked.world.run, "Respond", api.RespondResponse, b"", None))
+    asking = asyncio.ensure_future(send(asked.world.run, api.RespondRequest(), b""))
     await asked.world.pause()
     await asked.world.event("log")
     await asked.world.event("result")
@@ -131,7 +135,7 @@ async def test_an_answer_about_a_run_that_another_router_has_by_then_is_that_one
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        (lambda run: respond(run, b"", "q", 0.0), Reason.REQUEST_NOT_FOUND),
+        (lambda run: send(run, api.RespondRequest(request_id="q"), b"", 0.0), Reason.REQUEST_NOT_FOUND),
         (lambda run: send(run, api.SendRequest(), b"", 0.0), Reason.RUN_FINISHED),
     ],
     ids=["Respond", "Send"],

@@ -47,9 +47,9 @@ def test_a_question_of_an_attempt_that_is_over_gets_no_answer(
 ) -> None:
     asked: list[str] = []
 
-    async def respond(_run: Run, data: bytes, request_id: str, _timeout_s: float | None) -> bytes:
-        assert pb.RespondRequest.FromString(data).responder == "router"
-        asked.append(request_id)
+    async def send(_run: Run, request: pb.RespondRequest, _data: bytes) -> bytes:
+        assert request.responder == "router"
+        asked.append(request.request_id)
         return b""
 
     async def attempt() -> None:
@@ -59,7 +59,7 @@ def test_a_question_of_an_attempt_that_is_over_gets_no_answer(
             await asyncio.sleep(stays_s)
         await asyncio.sleep(6)
 
-    monkeypatch.setattr(module, "respond", respond)
+    monkeypatch.setattr(module, "send", send)
     travel(attempt)
     assert asked == answered
 
@@ -84,7 +84,7 @@ def test_a_question_of_an_attempt_that_is_over_gets_no_answer(
 def test_a_notice_names_the_question_that_is_declined(
     monkeypatch: pytest.MonkeyPatch, asked: event_pb2.InputRequest, code: str, named: str
 ) -> None:
-    async def respond(_run: Run, _data: bytes, _request_id: str, _timeout_s: float | None) -> bytes:
+    async def send(_run: Run, _request: pb.RespondRequest, _data: bytes) -> bytes:
         return b""
 
     async def attempt() -> list[tuple[str, str]]:
@@ -96,13 +96,13 @@ def test_a_notice_names_the_question_that_is_declined(
             assert stands_in.take(question, question.SerializeToString())
         return warned
 
-    monkeypatch.setattr(module, "respond", respond)
+    monkeypatch.setattr(module, "send", send)
     assert travel(attempt) == [(code, f"{named} was declined, as the run is unattended.")]
 
 
 def test_a_question_that_is_answered_in_time_gets_no_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def respond(_run: Run, _data: bytes, request_id: str, _timeout_s: float | None) -> bytes:
-        raise AssertionError(request_id)
+    async def send(_run: Run, request: pb.RespondRequest, _data: bytes) -> bytes:
+        raise AssertionError(request.request_id)
 
     async def attempt() -> None:
         stands_in = standing_in(interactive=True, request_timeout=duration_pb2.Duration(seconds=5))
@@ -112,12 +112,12 @@ def test_a_question_that_is_answered_in_time_gets_no_other_answer(monkeypatch: p
             assert [shown for shown, _data in stands_in.take(resolved, b"")] == [resolved]
             await asyncio.sleep(6)
 
-    monkeypatch.setattr(module, "respond", respond)
+    monkeypatch.setattr(module, "send", send)
     travel(attempt)
 
 
 def test_an_answer_of_the_router_is_shown_as_that_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def respond(_run: Run, _data: bytes, _request_id: str, _timeout_s: float | None) -> bytes:
+    async def send(_run: Run, _request: pb.RespondRequest, _data: bytes) -> bytes:
         return b""
 
     async def attempt() -> None:
@@ -136,7 +136,7 @@ def test_an_answer_of_the_router_is_shown_as_that_of_the_clock(monkeypatch: pyte
         assert shown.input_resolved == expected
         assert event_pb2.AgentEvent.FromString(data) == shown
 
-    monkeypatch.setattr(module, "respond", respond)
+    monkeypatch.setattr(module, "send", send)
     travel(attempt)
 
 

@@ -27,6 +27,7 @@ from dragoman.protocol.bounds import check_request
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.event_buffer import EventReader, SlowReaderError
+from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.limits import server_options
 from dragoman.protocol.logs import Logger, begin_context, failure_fields
 from dragoman.protocol.observer import Observer
@@ -244,8 +245,8 @@ async def stream_events(
         reader.close()
 
 
-async def send_head(context: Context) -> None:
-    """Send the initial metadata, unless it was sent.
+async def send_head(context: Context, run_id: str = "") -> None:
+    """Send the initial metadata, unless it was sent: with a run's ID, if there is one.
 
     Else the first write sends them, and cancelled while it does, it leaves a call that grpc can never end.
 
@@ -253,7 +254,7 @@ async def send_head(context: Context) -> None:
         PeerGoneError: the caller went away.
     """
     try:
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run_id),) if run_id else ())
     except grpc.aio.UsageError:
         return  # they were sent
     except asyncio.CancelledError:

@@ -1,7 +1,7 @@
 """The acceptance of a run: its adapter, its session, and what must be right before it starts."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from dragoman.protocol import audit
 from dragoman.protocol.caller import current_caller
@@ -9,31 +9,21 @@ from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, inva
 from dragoman.protocol.identity import new_run_id
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.api.agents import StoredAgents
-from dragoman.router.api.authorization import allow
 from dragoman.router.api.call_quotas import CallQuotas
 from dragoman.router.api.drain import Drain
 from dragoman.router.model.ports import RequestPolicy
 from dragoman.router.model.stored import TaskId
 from dragoman.router.policy.fallback import settings_problem
 from dragoman.router.runs.actor import Run
+from dragoman.router.runs.answers import Sent
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.v1 import adapter_pb2 as pb
 
 if TYPE_CHECKING:
     from dragoman.protocol.run_tokens import RunTokens
 
-Checked: TypeAlias = (
-    pb.DetectRequest
-    | pb.TestEnvironmentRequest
-    | pb.ListModelsRequest
-    | pb.GetQuotaRequest
-    | pb.LoginRequest
-    | pb.ListSkillsRequest
-    | pb.SyncSkillsRequest
-)
-"""Requests, other than Execute, by which an adapter starts an agent's program or reads and writes its files."""
-_SHARED: Final = ("env", "config", "workspace", "model", "skills")
-"""Fields that requests of these kinds may share with one to run."""
+_Chain: TypeAlias = Mapping[str, AdapterBackend | None]
+"""The adapters that a run may fall back to, as far as they are known, by their names in the request."""
 
 
 class Acceptance:
@@ -61,24 +51,6 @@ class Acceptance:
         self._drain = drain
         self.policy = policy
 
-    def check(self, request: Checked, adapter: str, *, is_plain: bool = False) -> None:
-        """Refuse a call, other than Execute, that the operator's policy does not allow.
-
-        Args:
-            request: the caller's.
-            adapter: the type of the adapter that it is for; empty for all.
-            is_plain: whether the policy has nothing against it, as it asks for nothing of its own.
-
-        Raises:
-            DragomanError: NOT_PERMITTED, or POLICY_DENIED.
-        """
-        audit.about(adapter=adapter)
-        current_caller().check_adapter(adapter)
-        if not is_plain:
-            shared = [name for name in _SHARED if name in request.DESCRIPTOR.fields_by_name]
-            self.policy.check(pb.ExecuteRequest(**{name: getattr(request, name) for name in shared}), adapter)
-        allow(adapter=adapter)
-
     async def accept(self, request: pb.ExecuteRequest) -> tuple[Run, bool]:
         """Return the run that a request starts, and whether it is new to its readers.
 
@@ -91,7 +63,8 @@ class Acceptance:
         backend = await self._adapters.get(request.adapter)
         if backend.record.is_rejected:
             raise backend.refusal()
-        self._check_caller(request, backend)
+        chain: _Chain = {name: self._adapters.present(name) for name in request.fallback.adapters}
+        self._check_caller(request, backend.record.type, chain)
         self.policy.check(request, backend.record.type)
         session = await self._runs.sessions.find(request, backend)
         self._drain.refuse_new()
@@ -100,25 +73,24 @@ class Acceptance:
             return known, False
         self._quotas.check_runs(self._live)
         self._runs.exclusion.refuse_request(request, backend)
-        self._refuse_unknown_settings(request)
-        chain = tuple(request.fallback.adapters)  # its adapter does not get it
+        _refuse_unknown_settings(request, chain)
         issued = self._issue(request)
         run = self._runs.execute(request, backend, session, sent, agent_name)
         run.adapter_token = issued
         self._note_unknown_fallbacks(run, chain)
         return run, True
 
-    async def update_check(self, request: pb.UpdateRunRequest, run: Run) -> Callable[[], None]:
-        """Return what refuses a change of a run that the policy does not allow for the adapter that has it by then.
+    async def check_sent(self, request: Sent, run: Run) -> Callable[[], None]:
+        """Return what refuses something sent to a run that the policy does not allow for the adapter it has by then.
 
         Raises:
             DragomanError: INVALID_REQUEST: the stored agent of the run decides about it; or RUN_LOG_UNAVAILABLE.
         """
-        if run.record.agent_name and request.HasField("permission_mode"):
+        if isinstance(request, pb.UpdateRunRequest) and run.record.agent_name and request.HasField("permission_mode"):
             wrong = await self._agents.mode_problem(run.record.agent_name, request.permission_mode)
             if wrong:
                 raise invalid("permission_mode", wrong)
-        return lambda: self.policy.check_update(request, run.record.adapter)
+        return lambda: self.policy.check(request, run.record.adapter)
 
     async def _agent_name(self, request: pb.ExecuteRequest) -> str:
         """Return the stored agent that a request names, or the active one of its task; empty if it names an adapter.
@@ -159,31 +131,30 @@ class Acceptance:
             request.auth_token = agent_token(tokens, request, asked)
         return of_adapter(tokens, request)
 
-    def _check_caller(self, request: pb.ExecuteRequest, backend: AdapterBackend) -> None:
+    def _check_caller(self, request: pb.ExecuteRequest, adapter: str, chain: _Chain) -> None:
         """Refuse adapters that the caller may not use; an alias that is unknown by now counts as a type."""
         caller = current_caller()
-        audit.about(adapter=backend.record.type, run_id=request.run_id)
-        caller.check_adapter(backend.record.type)
-        for name in request.fallback.adapters:
-            following = self._adapters.present(name)
+        audit.about(adapter=adapter, run_id=request.run_id)
+        caller.check_adapter(adapter)
+        for name, following in chain.items():
             caller.check_adapter(following.record.type if following is not None else name)
 
-    def _note_unknown_fallbacks(self, run: Run, chain: Sequence[str]) -> None:
+    def _note_unknown_fallbacks(self, run: Run, chain: _Chain) -> None:
         """Emit a notice for each unknown fallback adapter: no error, as adapters report aliases at their start."""
-        for name in chain:
-            if self._adapters.present(name) is None:
+        for name, following in chain.items():
+            if following is None:
                 near = self._adapters.similar_names(name)
                 hint = f"did you mean {' or '.join(near)}?" if near else "it may be an alias of one not yet started."
                 run.notices.warn("fallback_unknown", f"Fallback adapter {name[:200]!r} not found; {hint}")
 
-    def _refuse_unknown_settings(self, request: pb.ExecuteRequest) -> None:
-        """Refuse a run whose fallback would refuse its settings, as far as the adapters were described."""
-        wrong = []
-        for name in request.fallback.adapters:
-            backend = self._adapters.present(name)
-            described = backend.record.description if backend is not None else None
-            problem = settings_problem(request, name, described.config_schema_json) if described is not None else ""
-            if problem:
-                wrong.append(FieldViolation(f"fallback.configs.{name}", problem))
-        if wrong:
-            raise invalid_fields(wrong)
+
+def _refuse_unknown_settings(request: pb.ExecuteRequest, chain: _Chain) -> None:
+    """Refuse a run whose fallback would refuse its settings, as far as the adapters were described."""
+    wrong = []
+    for name, following in chain.items():
+        described = following.record.description if following is not None else None
+        problem = settings_problem(request, name, described.config_schema_json) if described is not None else ""
+        if problem:
+            wrong.append(FieldViolation(f"fallback.configs.{name}", problem))
+    if wrong:
+        raise invalid_fields(wrong)

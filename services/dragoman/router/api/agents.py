@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.protocol import audit
+from dragoman.protocol.bounds import check_request
 from dragoman.protocol.budgets import budget_problems
 from dragoman.protocol.caller import current_caller
 from dragoman.protocol.duties import declarations, unsupported
@@ -15,7 +16,7 @@ from dragoman.protocol.identity import near_names
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.api.active_agents import ActiveAgents, asked
-from dragoman.router.api.calls import check
+from dragoman.router.api.calls import refuse
 from dragoman.router.api.paging import decode_any, encode_token, fitting, invalid_token, page_size
 from dragoman.router.api.validation import execute_objection
 from dragoman.router.model.ports import Clock
@@ -159,7 +160,8 @@ class StoredAgents:
             raise _incomplete(agent, f"{wrong[0].path} {wrong[0].description}", violations=wrong)
         await self._resolve(agent)
         following = filled(request, agent, lambda name: self.adapters.present(name) is backend)
-        check(following, execute_objection(following))
+        check_request(following.DESCRIPTOR, following.SerializeToString())
+        refuse(execute_objection(following))
         return following
 
     async def mode_problem(self, name: str, mode: str) -> str:

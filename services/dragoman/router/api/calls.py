@@ -6,7 +6,6 @@ from dragoman.protocol.bounds import check_request
 from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.server import Context
 from dragoman.router.api.validation import Objection
-from dragoman.v1 import adapter_pb2
 from google.protobuf.message import DecodeError, Message
 
 _MARGIN_S = 0.05
@@ -26,20 +25,6 @@ def read(kind: type[Request], data: bytes) -> Request:
         return kind.FromString(data)
     except DecodeError as error:
         raise DragomanError(Reason.INVALID_REQUEST, f"The request is not a valid {kind.DESCRIPTOR.name}.") from error
-
-
-def check(request: adapter_pb2.ExecuteRequest, objection: Objection | None) -> None:
-    """Check a request that this router made like one that a caller sent.
-
-    Args:
-        request: what is run.
-        objection: to it; see ``validation``.
-
-    Raises:
-        DragomanError: INVALID_REQUEST, or MESSAGE_TOO_LARGE.
-    """
-    check_request(request.DESCRIPTOR, request.SerializeToString())
-    refuse(objection)
 
 
 def refuse(objection: Objection | None) -> None:

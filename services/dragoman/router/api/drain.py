@@ -10,7 +10,7 @@ from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.remote import RunningAdapter
 from dragoman.router.cluster.forwarding import ReplicaForwarder
-from dragoman.router.model.tasks import Tasks, first_of
+from dragoman.router.model.tasks import Conditions, Tasks, first_of
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.router.runs.state import Live, is_over, is_unstarted
 
@@ -38,10 +38,10 @@ class Drain:
         self.ending = Signal()
         """Set when the streams of clients end because the router does."""
         self.is_draining = False
-        self._hurry = asyncio.Event()
+        self.hurry = asyncio.Event()
+        """Set to end a drain that is under way at once."""
         self._streams = 0
-        self._no_streams = asyncio.Event()
-        self._no_streams.set()
+        self._fewer_streams = Conditions()
 
     def refuse_new(self) -> None:
         """Raise DRAINING if nothing new is accepted."""
@@ -52,17 +52,11 @@ class Drain:
     def stream(self) -> Iterator[None]:
         """Count a client's stream while the block runs."""
         self._streams += 1
-        self._no_streams.clear()
         try:
             yield
         finally:
             self._streams -= 1
-            if not self._streams:
-                self._no_streams.set()
-
-    def hurry(self) -> None:
-        """End a drain that is under way at once."""
-        self._hurry.set()
+            self._fewer_streams.check()
 
     async def drain(self, grace_s: float) -> None:
         """Refuse new work; give live runs ``grace_s`` seconds; stop launched adapters; end all streams.
@@ -75,7 +69,7 @@ class Drain:
         if live:
             _log.info("waiting for live runs", live=len(live), grace_s=grace_s)
             all_over = asyncio.gather(*(run.until(is_over) for run in live))
-            await first_of(all_over, self._hurry.wait(), timeout_s=grace_s)
+            await first_of(all_over, self.hurry.wait(), timeout_s=grace_s)
         for run in live:
             if isinstance(run.backend, RunningAdapter):
                 run.end_streams()
@@ -86,10 +80,8 @@ class Drain:
             if is_unstarted(run.state):
                 # The next router ends it as not started; this one must not give it a free slot.
                 run.end_streams(stop=True)
-        await self._adapters.stop_launched(0.0 if self._hurry.is_set() else self._stop_s, self._hurry)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_READS_S):
-                await self._no_streams.wait()
+        await self._adapters.stop_launched(0.0 if self.hurry.is_set() else self._stop_s, self.hurry)
+        await self._fewer_streams.until(lambda: not self._streams, _LAST_READS_S)
         self.ending.set()
         for run in self._runs:
             run.end_streams()

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from dragoman.protocol.errors import FieldViolation
 from dragoman.protocol.logs import Logger
-from dragoman.router.model.ports import RequestPolicy
+from dragoman.router.model.ports import Asked, RequestPolicy
 from dragoman.router.model.quotas import Quotas
 from dragoman.router.model.spending import LabelBudget
 from dragoman.router.policy.operator_policy import (
@@ -60,38 +61,23 @@ class OperatorPolicyFile(RequestPolicy):
                 _log.error("policy kept as it was", file=str(self._path), why=str(error))
         return self._policy
 
-    def check(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
+    def check(self, request: Asked, adapter: str) -> None:
         """Refuse a request, as the caller sent it, that asks for more than is allowed of an adapter's type.
 
         Raises:
             DragomanError: POLICY_DENIED.
         """
-        policy = self.current()
-        wrong = [*objections(policy, request, adapter, os.path.realpath), *caller_objections(policy, request)]
+        policy, wrong = self.current(), list[FieldViolation]()
+        match request:
+            case adapter_pb2.ExecuteRequest():
+                wrong += objections(policy, request, adapter, os.path.realpath)
+                wrong += caller_objections(policy, request)
+            case adapter_pb2.SendRequest():
+                wrong += input_objections(policy, request, os.path.realpath)
+            case adapter_pb2.UpdateRunRequest():
+                wrong += update_objections(policy, request, adapter)
         if wrong:
             _log.info("request denied by policy", adapter=adapter, fields=[one.path for one in wrong])
-            raise denied(wrong)
-
-    def check_update(self, request: adapter_pb2.UpdateRunRequest, adapter: str) -> None:
-        """Refuse a change of a run that asks for more than is allowed of an adapter's type.
-
-        Raises:
-            DragomanError: POLICY_DENIED.
-        """
-        wrong = [*update_objections(self.current(), request, adapter)]
-        if wrong:
-            _log.info("change denied by policy", adapter=adapter, fields=[one.path for one in wrong])
-            raise denied(wrong)
-
-    def check_input(self, request: adapter_pb2.SendRequest) -> None:
-        """Refuse an input in mid-run that asks for more than is allowed.
-
-        Raises:
-            DragomanError: POLICY_DENIED.
-        """
-        wrong = list(input_objections(self.current(), request, os.path.realpath))
-        if wrong:
-            _log.info("input denied by policy", run_id=request.run_id, fields=[one.path for one in wrong])
             raise denied(wrong)
 
     def permit(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:

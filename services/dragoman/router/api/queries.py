@@ -1,21 +1,22 @@
 """The calls of ``AdapterService`` that are about adapters and their agents, not about runs."""
 
-from contextlib import AbstractAsyncContextManager
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from dragoman.protocol import audit
+from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.logs import bind_context
 from dragoman.protocol.server import Context
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.channel import addressed, is_cut, unavailable
-from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registry import without_process
 from dragoman.router.adapters.relay import relay
-from dragoman.router.api.acceptance import Acceptance
+from dragoman.router.api.authorization import allow
 from dragoman.router.api.calls import read, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
+from dragoman.router.model.ports import RequestPolicy
 from dragoman.v1 import adapter_pb2 as pb
 from google.protobuf.message import DecodeError
 
@@ -28,16 +29,26 @@ _Named: TypeAlias = (
     | pb.SyncSkillsRequest
 )
 """Requests that are forwarded to the adapter that they name."""
-Process: TypeAlias = AbstractAsyncContextManager[AdapterInstance]
-"""A process of an adapter while it is used."""
+_Checked: TypeAlias = (
+    pb.DetectRequest
+    | pb.TestEnvironmentRequest
+    | pb.ListModelsRequest
+    | pb.GetQuotaRequest
+    | pb.LoginRequest
+    | pb.ListSkillsRequest
+    | pb.SyncSkillsRequest
+)
+"""Requests, other than Execute, by which an adapter starts an agent's program or reads and writes its files."""
+_SHARED: Final = ("env", "config", "workspace", "model", "skills")
+"""Fields that requests of these kinds may share with one to run."""
 
 
 class QueryServicer:
     """Forwards queries to the adapters that they name; see ``AdapterServicer`` for the arguments."""
 
-    def __init__(self, adapters: AdapterPool, acceptance: Acceptance, detector: AgentDetector, drain: Drain) -> None:
+    def __init__(self, adapters: AdapterPool, policy: RequestPolicy, detector: AgentDetector, drain: Drain) -> None:
         self._adapters = adapters
-        self._acceptance = acceptance
+        self._policy = policy
         self._detector = detector
         self._drain = drain
 
@@ -58,10 +69,10 @@ class QueryServicer:
         request = read(pb.DetectRequest, data)
         has_settings = bool(request.env) or request.HasField("config")  # which may name a program
         if not request.adapter:
-            self._acceptance.check(request, "", is_plain=not has_settings)
+            self._check(request, "", is_plain=not has_settings)
             return (await self._detector.all(request)).SerializeToString()
         backend = await self._adapters.get(request.adapter)
-        self._acceptance.check(request, backend.record.type, is_plain=not has_settings)
+        self._check(request, backend.record.type, is_plain=not has_settings)
         bind_context(adapter=backend.record.type)
         return await self._detector.one(backend, request, data, remaining_s(context))
 
@@ -82,7 +93,7 @@ class QueryServicer:
         self._drain.refuse_new()
         request = read(pb.LoginRequest, data)
         backend = await self._adapters.get(request.adapter)
-        self._acceptance.check(request, backend.record.type)
+        self._check(request, backend.record.type)
         bind_context(adapter=backend.record.type)
         data = addressed(pb.LoginRequest, data, request.adapter, backend.record.type)
         is_own = not request.env and not request.HasField("config")  # else the login may be kept elsewhere
@@ -103,12 +114,30 @@ class QueryServicer:
         """Install skills."""
         return await self._forward("SyncSkills", pb.SyncSkillsRequest, data, context)
 
+    def _check(self, request: _Checked, adapter: str, *, is_plain: bool = False) -> None:
+        """Refuse a call, other than Execute, that the operator's policy does not allow.
+
+        Args:
+            request: the caller's.
+            adapter: the type of the adapter that it is for; empty for all.
+            is_plain: whether the policy has nothing against it, as it asks for nothing of its own.
+
+        Raises:
+            DragomanError: NOT_PERMITTED, or POLICY_DENIED.
+        """
+        audit.about(adapter=adapter)
+        current_caller().check_adapter(adapter)
+        if not is_plain:
+            shared = [name for name in _SHARED if name in request.DESCRIPTOR.fields_by_name]
+            self._policy.check(pb.ExecuteRequest(**{name: getattr(request, name) for name in shared}), adapter)
+        allow(adapter=adapter)
+
     async def _forward(self, method: str, kind: type[_Named], data: bytes, context: Context) -> bytes:
         self._drain.refuse_new()
         request = read(kind, data)
         backend = await self._adapters.get(request.adapter)
         if not isinstance(request, pb.DescribeRequest):
-            self._acceptance.check(request, backend.record.type)
+            self._check(request, backend.record.type)
         return await call(backend, method, addressed(kind, data, request.adapter, backend.record.type), context)
 
 
@@ -120,23 +149,14 @@ def _has_logged_in(message: bytes) -> bool:
     return event.HasField("outcome") and not event.outcome.HasField("failure")
 
 
-async def call(
-    backend: AdapterBackend, method: str, data: bytes, context: Context, *, process: Process | None = None
-) -> bytes:
+async def call(backend: AdapterBackend, method: str, data: bytes, context: Context) -> bytes:
     """Return an adapter's answer to a unary call.
-
-    Args:
-        backend: the adapter.
-        method: the call's name.
-        data: the request.
-        context: the caller's.
-        process: the one that has to answer; ``None`` for any.
 
     Raises:
         DragomanError: its status, or ADAPTER_UNAVAILABLE.
     """
     bind_context(adapter=backend.record.type)
-    async with process or backend.use() as instance:
+    async with backend.use() as instance:
         try:
             return await instance.channel.answer(method, data, timeout_s=remaining_s(context))
         except DragomanError as error:

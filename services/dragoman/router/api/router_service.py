@@ -17,7 +17,7 @@ from dragoman.router.api.active_agents import asked
 from dragoman.router.api.authorization import allow, allow_read
 from dragoman.router.api.calls import refuse
 from dragoman.router.api.drain import Drain
-from dragoman.router.api.locate import Local, stored_facts
+from dragoman.router.api.locate import Finished, Remote, RunLocator
 from dragoman.router.api.paging import (
     decode_token,
     encode_token,
@@ -27,10 +27,6 @@ from dragoman.router.api.paging import (
     within_page,
 )
 from dragoman.router.api.validation import list_objection
-from dragoman.router.cluster.failover import is_unowned
-from dragoman.router.cluster.forwarding import ReplicaForwarder
-from dragoman.router.model.errors import unknown_run
-from dragoman.router.model.ports import Processes
 from dragoman.router.model.stored import RunQuery, SessionId, StoredRun
 from dragoman.router.model.tasks import Changes, first_of
 from dragoman.router.runs.admission import AdmissionController
@@ -77,11 +73,10 @@ class AdapterList:
 class RunList:
     """The runs as ``ListRuns`` and ``GetRun`` show them."""
 
-    def __init__(self, runs: RunRegistry, run_log: RunLog, processes: Processes, forwarder: ReplicaForwarder) -> None:
+    def __init__(self, runs: RunRegistry, run_log: RunLog, locator: RunLocator) -> None:
         self._runs = runs
         self._run_log = run_log
-        self._processes = processes
-        self._forwarder = forwarder
+        self._locator = locator
 
     async def page(self, query: RunQuery, before: tuple[float, str] | None, size: int) -> pb.ListRunsResponse:
         """Return a page of runs, newest first.
@@ -109,16 +104,13 @@ class RunList:
         Raises:
             DragomanError: RUN_NOT_FOUND, or RUN_LOG_UNAVAILABLE.
         """
-        run = self._runs.find(run_id)
-        if run is None:
-            stored = await self._run_log.find(run_id)
-            if stored is None:
-                raise unknown_run(run_id)
-            allow_read(stored_facts(stored))
-            if stored.finished_at is not None or is_unowned(stored, self._run_log.owner, self._processes):
-                return stored.state
-            return await self._forwarder.get_run(stored, context)
-        allow_read(Local(run).facts)
+        located = await self._locator.resolve(run_id)
+        allow_read(located.facts)
+        if isinstance(located, Remote):
+            return await located.forwarder.get_run(located.stored, context)
+        if isinstance(located, Finished):
+            return located.stored.state
+        run = located.run
         return pb.GetRunResponse(
             run=run.record.summary(run.fanout.readers),
             pending_requests=[event.input_request for event in run.record.pending.values()],

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
-from dragoman.protocol.identity import RUN_ID_METADATA_KEY
-from dragoman.protocol.server import Context, draining, stream_events
+from dragoman.protocol.server import Context, draining, send_head, stream_events
 from dragoman.protocol.signals import interruptible
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Finished, Remote
@@ -39,24 +38,16 @@ class RunStreams:
         self._drain = drain
 
     async def live(
-        self,
-        run: Run,
-        context: Context,
-        *,
-        after_sequence: int = 0,
-        joined: bool,
-        sends_id: bool = False,
-        batching: bool = False,
+        self, run: Run, request: pb.AttachRequest, context: Context, *, joined: bool = True, sends_id: bool = False
     ) -> None:
         """Write a run's events until it is over.
 
         Args:
             run: the run.
+            request: how the caller gets the events.
             context: the RPC.
-            after_sequence: the last sequence the reader has.
             joined: whether to send what is pending and to mark where the replay ends.
             sends_id: whether to send nothing before the caller may rely on the run, and then its id first.
-            batching: whether the caller takes batches.
 
         Raises:
             DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or what the run was rejected with.
@@ -66,16 +57,17 @@ class RunStreams:
         await run.until(is_replayed)
         if run.refusal is not None:
             raise run.refusal
-        if after_sequence > run.fanout.last_sequence:
-            raise _ahead(after_sequence, run.fanout.last_sequence)
-        reader = await self.reader(run, after_sequence, joined=joined)
+        if request.after_sequence > run.fanout.last_sequence:
+            raise _ahead(request.after_sequence, run.fanout.last_sequence)
+        reader = await self.reader(run, request.after_sequence, joined=joined)
         run.notices.send_early()
         with self._drain.stream(), contextlib.closing(reader):
             if sends_id:
                 # The reader is there already, so that it misses nothing meanwhile.
                 await _accepted(run)
-                await _send_id(run.run_id, context)
-            await stream_events(context, reader, batching=batching, ended_early=run.streams_end)
+                await send_head(context, run.run_id)
+            batching, ending = request.HasField("batching"), run.streams_end
+            await stream_events(context, reader, batching=batching, ended_early=ending)
         if run.refusal is not None:
             raise run.refusal
 
@@ -100,18 +92,14 @@ class RunStreams:
         stored, after_sequence, ending = located.stored, request.after_sequence, self._drain.ending
         with self._drain.stream():
             if isinstance(located, Remote):
-                await located.forwarder.stream(stored, request, context, ended_early=ending)
+                await located.forwarder.stream(stored, "Attach", request.SerializeToString(), context, ending)
                 return
-            await _send_id(stored.run_id, context)
+            await send_head(context, stored.run_id)
             if after_sequence > stored.logged:
                 raise _ahead(after_sequence, stored.logged)
             # The last event is the result, which a reader that joins at the end gets again.
             reader = self.stored_reader(stored, min(after_sequence, max(stored.logged - 1, 0)))
             await stream_events(context, reader, batching=request.HasField("batching"), ended_early=ending)
-
-
-async def _send_id(run_id: str, context: Context) -> None:
-    await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run_id),))
 
 
 async def _accepted(run: Run) -> None:

@@ -2,20 +2,16 @@
 
 import asyncio
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
-import grpc
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.protocol.identity import RUN_ID_METADATA_KEY
-from dragoman.protocol.server import Context, draining, write_event
+from dragoman.protocol.server import Context, draining
 from dragoman.protocol.signals import Signal
 from dragoman.protocol.wire import peek
-from dragoman.router.adapters.channel import AdapterChannel, StreamCall, explained, is_cut
+from dragoman.router.adapters.channel import AdapterChannel, is_cut
 from dragoman.router.adapters.relay import relay
 from dragoman.router.model.errors import elsewhere
 from dragoman.router.model.stored import StoredRun
-from dragoman.router.model.tasks import first_of
-from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import router_pb2
 
 HOP: Final = "dragoman-hop"
@@ -59,20 +55,6 @@ class ReplicaForwarder:
         except DragomanError as error:
             raise elsewhere(stored.run_id) if is_cut(error) else error from error
 
-    async def relay(
-        self, stored: StoredRun, method: str, request: bytes, context: Context, *, ended_early: Signal
-    ) -> None:
-        """Forward a streaming call, other than of events, to the router that owns a run.
-
-        Raises:
-            DragomanError: its status, ADAPTER_UNAVAILABLE, ADDRESS_UNTRUSTED, or DRAINING.
-        """
-        call = self._channel(stored, context).stream(method, request, metadata=_FORWARDED)
-        try:
-            await relay(call, context, ended_early)
-        except DragomanError as error:
-            raise elsewhere(stored.run_id) if is_cut(error) else error from error
-
     async def get_run(self, stored: StoredRun, context: Context) -> router_pb2.GetRunResponse:
         """Return a run as the router that owns it reports it; as stored, if that router does not answer."""
         request = router_pb2.GetRunRequest(run_id=stored.run_id).SerializeToString()
@@ -87,43 +69,32 @@ class ReplicaForwarder:
         return router_pb2.GetRunResponse.FromString(answer)
 
     async def stream(
-        self, stored: StoredRun, request: pb.AttachRequest, context: Context, *, ended_early: Signal
+        self, stored: StoredRun, method: str, request: bytes, context: Context, ended_early: Signal
     ) -> None:
-        """Forward an Attach to the router that owns a run.
+        """Forward a streaming call to the router that owns a run.
 
         Raises:
-            DragomanError: its status, ADAPTER_UNAVAILABLE, or DRAINING.
+            DragomanError: its status, ADAPTER_UNAVAILABLE, ADDRESS_UNTRUSTED, or DRAINING: of events, with the last
+                sequence that the caller got.
         """
-        call = self._channel(stored, context).stream("Attach", request.SerializeToString(), metadata=_FORWARDED)
-        passed: deque[bytes] = deque(maxlen=_REMEMBERED)
-        passing = asyncio.ensure_future(self._pass(call, stored.run_id, context, passed))
+        call = self._channel(stored, context).stream(method, request, metadata=_FORWARDED)
+        is_events, passed = method == "Attach", deque[bytes](maxlen=_REMEMBERED)
         try:
-            await first_of(asyncio.shield(passing), ended_early.wait())
-            if not passing.done():
-                raise draining(next((number for data in reversed(passed) if (number := peek(data).sequence)), None))
-            await passing
+            # The other router accepts an Attach before it is known whether there is a run.
+            async with asyncio.timeout(_REACH_S if is_events else None):
+                await call.initial_metadata()
+            await relay(call, context, ended_early, on_written=passed.append, run_id=stored.run_id)
         except TimeoutError as error:
             raise elsewhere(stored.run_id) from error
-        except grpc.aio.AioRpcError as error:
-            status = explained(error)
+        except DragomanError as error:
+            if ended_early.is_set() and is_events:
+                last = next((number for data in reversed(passed) if (number := peek(data).sequence)), None)
+                raise draining(last) from error
             # Not this router drains, and the run continues at another one: the same call finds it there.
-            is_draining = status.reason is Reason.DRAINING and not passed
-            raise elsewhere(stored.run_id) if is_cut(status) or is_draining else status from error
+            is_draining = error.reason is Reason.DRAINING and not passed
+            raise elsewhere(stored.run_id) if is_cut(error) or is_draining else error from error
         finally:
             call.cancel()
-            passing.cancel()
-            await asyncio.gather(passing, return_exceptions=True)
-
-    async def _pass(self, call: StreamCall, run_id: str, context: Context, passed: deque[bytes]) -> None:
-        async with asyncio.timeout(_REACH_S):
-            await call.initial_metadata()
-        message: Any = await call.read()
-        # Only now: the other router accepts a call before it is known whether there is a run.
-        await context.send_initial_metadata(((RUN_ID_METADATA_KEY, run_id),))
-        while message is not grpc.aio.EOF:
-            await write_event(context, message)
-            passed.append(message)
-            message = await call.read()
 
     def _channel(self, stored: StoredRun, context: Context) -> AdapterChannel:
         address = stored.router

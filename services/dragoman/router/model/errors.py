@@ -5,13 +5,19 @@ from dragoman.protocol.errors import DragomanError, Reason
 _RETRY_S = 1.0
 
 
-def unknown_run(run_id: str) -> DragomanError:
-    """Return the error for an unknown run."""
+def unknown_run(run_id: str, adapter: str = "") -> DragomanError:
+    """Return the error for an unknown run, or one that is not of the adapter that was named."""
+    which = f"Run {run_id!r} of adapter {adapter[:200]!r}" if adapter else f"Run {run_id!r}"
     return DragomanError(
         Reason.RUN_NOT_FOUND,
-        f"Run {run_id!r} not found. It may have expired, or been started without this router.",
+        f"{which} not found. It may have expired, or been started without this router.",
         {"run_id": run_id},
     )
+
+
+def finished(run_id: str) -> DragomanError:
+    """Return the error for what comes too late for a run."""
+    return DragomanError(Reason.RUN_FINISHED, f"Run {run_id!r} has already finished.", {"run_id": run_id})
 
 
 def elsewhere(run_id: str) -> DragomanError:

@@ -1,12 +1,16 @@
 """What several packages need of the machine, as ``dragoman.router.system`` implements it, and of the operator."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from dragoman.router.model.quotas import Quotas
 from dragoman.router.model.spending import LabelBudget
 from dragoman.v1 import adapter_pb2, event_pb2
 
+Asked: TypeAlias = (
+    adapter_pb2.ExecuteRequest | adapter_pb2.RespondRequest | adapter_pb2.SendRequest | adapter_pb2.UpdateRunRequest
+)
+"""Requests that a policy may refuse."""
 _NO_QUOTAS = Quotas()
 
 
@@ -39,22 +43,8 @@ class Clock(Protocol):
 class RequestPolicy:
     """What the operator of a router allows requests: everything, unless a subclass says otherwise."""
 
-    def check(self, request: adapter_pb2.ExecuteRequest, adapter: str) -> None:
+    def check(self, request: Asked, adapter: str) -> None:
         """Refuse a request, as the caller sent it, that asks for more than is allowed of an adapter's type.
-
-        Raises:
-            DragomanError: POLICY_DENIED.
-        """
-
-    def check_update(self, request: adapter_pb2.UpdateRunRequest, adapter: str) -> None:
-        """Refuse a change of a run that asks for more than is allowed of an adapter's type.
-
-        Raises:
-            DragomanError: POLICY_DENIED.
-        """
-
-    def check_input(self, request: adapter_pb2.SendRequest) -> None:
-        """Refuse an input in mid-run that asks for more than is allowed.
 
         Raises:
             DragomanError: POLICY_DENIED.

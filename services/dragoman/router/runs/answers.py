@@ -1,57 +1,76 @@
-"""Repeated answers to input requests: the same answer is accepted, because its first response may have been lost."""
+"""Repeated answers and inputs: the same again is accepted, because the first response may have been lost."""
 
 import contextlib
 import re
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import AsyncIterator, Collection
+from typing import Final, TypeAlias
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
 from dragoman.protocol.wire import FIELD_BY_KIND, peek
+from dragoman.router.model.errors import finished
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
 
+Sent: TypeAlias = adapter_pb2.RespondRequest | adapter_pb2.SendRequest | adapter_pb2.UpdateRunRequest
+"""What an adapter records in the run, by an event whose sequence its answer has."""
+_PERHAPS_RECORDED: Final = {
+    adapter_pb2.RespondRequest: {Reason.RUN_FINISHED, Reason.REQUEST_NOT_FOUND},
+    adapter_pb2.SendRequest: {
+        *(Reason.RUN_FINISHED, Reason.RUN_NOT_FOUND, Reason.NOT_SUPPORTED, Reason.ADAPTER_UNAVAILABLE)
+    },
+}
+"""Why something is not taken that was perhaps taken before: the adapter that took it may be no longer the run's."""
 _MASK: Final = "[redacted]"
 
 
-async def find_event(
-    reader: EventReader, end: int, kinds: Collection[str], is_it: Callable[[pb.AgentEvent], bool]
-) -> pb.AgentEvent | None:
-    """Return the first event of a run that is the one looked for; ``None`` if there is none.
+def is_perhaps_recorded(request: Sent, error: DragomanError) -> bool:
+    """Return whether what is not taken now, for this reason, may have been taken before."""
+    return error.reason in _PERHAPS_RECORDED.get(type(request), ())
+
+
+async def recorded(
+    request: Sent, reader: EventReader, end: int, error: DragomanError
+) -> adapter_pb2.RespondResponse | adapter_pb2.SendResponse:
+    """Return the response to an answer or an input that a run took before.
 
     Args:
+        request: the same.
         reader: at the beginning of the run; closed when this returns.
         end: the last sequence there is, behind which a live run is not waited for.
-        kinds: of events that are looked at, by the names of their bodies.
-        is_it: returns whether one is it.
+        error: why it is not taken now; raised if it was not before, either.
 
     Raises:
-        DragomanError: RUN_LOG_UNAVAILABLE, or RUN_NOT_FOUND if the run was forgotten meanwhile.
+        DragomanError: that; REQUEST_NOT_FOUND if the run never asked; ALREADY_RESOLVED, REQUEST_EXPIRED or
+            INPUT_ID_REUSED; RUN_LOG_UNAVAILABLE; or RUN_NOT_FOUND if the run was forgotten meanwhile.
     """
-    fields = {FIELD_BY_KIND[kind] for kind in kinds}
     with contextlib.closing(reader):
-        while reader.last_sequence < end and (events := await reader.read()):
-            for data in events:
-                if peek(data).field in fields and is_it(event := pb.AgentEvent.FromString(data)):
-                    return event
-    return None
+        if isinstance(request, adapter_pb2.SendRequest):
+            async for event in _events(reader, end, {"input_accepted"}):
+                if event.input_accepted.input_id == request.input_id:
+                    return repeat_input(request, event)
+        elif isinstance(request, adapter_pb2.RespondRequest):
+            may_be_requested, asked = False, request.request_id
+            async for event in _events(reader, end, {"gap", "input_request", "input_resolved"}):
+                # Where events are missing, it may have been one of them.
+                may_be_requested = may_be_requested or event.HasField("gap") or event.input_request.id == asked
+                if event.input_resolved.id == asked:
+                    is_over = error.reason is Reason.RUN_FINISHED
+                    return repeat_answer(request.run_id, event, request.answer, is_over=is_over)
+            if not may_be_requested:
+                message = f"Run {request.run_id!r} has no input request {asked[:200]!r}."
+                facts = {"run_id": request.run_id, "request_id": asked}
+                raise DragomanError(Reason.REQUEST_NOT_FOUND, message, facts)
+    raise error
 
 
-async def find_end_of_input(reader: EventReader, request_id: str, end: int) -> tuple[pb.AgentEvent | None, bool]:
-    """Return the event that ends an input request, and whether that was requested: see ``find_event``.
-
-    Where events are missing, it may have been one of them.
-    """
-    may_be_requested = False
-
-    def is_its_end(event: pb.AgentEvent) -> bool:
-        nonlocal may_be_requested
-        may_be_requested = may_be_requested or event.HasField("gap") or event.input_request.id == request_id
-        return event.input_resolved.id == request_id
-
-    resolved = await find_event(reader, end, {"gap", "input_request", "input_resolved"}, is_its_end)
-    return resolved, may_be_requested
+async def _events(reader: EventReader, end: int, kinds: Collection[str]) -> AsyncIterator[pb.AgentEvent]:
+    fields = {FIELD_BY_KIND[kind] for kind in kinds}
+    while reader.last_sequence < end and (events := await reader.read()):
+        for data in events:
+            if peek(data).field in fields:
+                yield pb.AgentEvent.FromString(data)
 
 
 def repeat_answer(
@@ -88,18 +107,29 @@ def repeat_answer(
     return adapter_pb2.RespondResponse(sequence=resolved.sequence)
 
 
-def unknown_request(run_id: str, request_id: str) -> DragomanError:
-    """Return the error for an answer to a question that a run never asked."""
-    return DragomanError(
-        Reason.REQUEST_NOT_FOUND,
-        f"Run {run_id!r} has no input request {request_id[:200]!r}.",
-        {"run_id": run_id, "request_id": request_id},
+def repeat_input(request: adapter_pb2.SendRequest, recorded: pb.AgentEvent) -> adapter_pb2.SendResponse:
+    """Return the response to an input that a run accepted before.
+
+    Raises:
+        DragomanError: INPUT_ID_REUSED: it was another one.
+    """
+    accepted = recorded.input_accepted
+    text = request.text
+    if accepted.truncated_bytes:
+        text = text[: len(accepted.text)]
+    mode = request.mode or pb.INPUT_MODE_QUEUE
+    names = [attachment.name for attachment in request.attachments]
+    same_names = len(names) == len(accepted.attachments) and all(
+        is_same(known, name, is_masked=recorded.redacted)
+        for known, name in zip(accepted.attachments, names, strict=True)
     )
-
-
-def finished(run_id: str) -> DragomanError:
-    """Return the error for an answer to a finished run."""
-    return DragomanError(Reason.RUN_FINISHED, f"Run {run_id!r} has already finished.", {"run_id": run_id})
+    if mode != accepted.mode or not same_names or not is_same(accepted.text, text, is_masked=recorded.redacted):
+        raise DragomanError(
+            Reason.INPUT_ID_REUSED,
+            f"Input {request.input_id!r} exists with another text, mode or files; choose another ID.",
+            {"run_id": request.run_id, "input_id": request.input_id},
+        )
+    return adapter_pb2.SendResponse(sequence=recorded.sequence)
 
 
 def is_same(recorded: object, again: object, *, is_masked: bool) -> bool:

@@ -1,85 +1,77 @@
-"""What a run gets in mid-run: brought to the process that has it, and recorded inputs found again.
+"""What a run gets in mid-run - an answer, an input, a change - brought to the process that has it."""
 
-Everywhere ``data`` is the caller's request, serialized for the adapter, and ``timeout_s`` is how many seconds the
-caller waits, ``None`` for no limit.
-"""
-
-import contextlib
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason, not_supported
 from dragoman.router.adapters.channel import unavailable
-from dragoman.router.model.errors import elsewhere
+from dragoman.router.model.assignment import Assignment
+from dragoman.router.model.errors import elsewhere, finished
+from dragoman.router.model.tasks import nothing
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.answers import finished, is_same
+from dragoman.router.runs.answers import Sent
 from dragoman.router.runs.state import State, Superseded, assignment_of, is_accepted, is_at_adapter, progress_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
-Recorded: TypeAlias = adapter_pb2.RespondResponse | adapter_pb2.SendResponse | adapter_pb2.UpdateRunResponse
-"""An answer that names the event that records what was asked for."""
-
 _ACCEPTANCE_S: Final = 10.0
-"""How long an input waits until an adapter has the run."""
-_NEEDED: Final = {pb.INPUT_MODE_STEER: pb.FEATURE_STEER}
+"""How long what is sent waits until an adapter has the run."""
+_ANSWERS: Final[
+    Mapping[type[Sent], type[adapter_pb2.RespondResponse | adapter_pb2.SendResponse | adapter_pb2.UpdateRunResponse]]
+] = {
+    adapter_pb2.RespondRequest: adapter_pb2.RespondResponse,
+    adapter_pb2.SendRequest: adapter_pb2.SendResponse,
+    adapter_pb2.UpdateRunRequest: adapter_pb2.UpdateRunResponse,
+}
 _NEEDED_BY_CHANGE: Final = {
     "model": pb.FEATURE_UPDATE_MODEL,
     "permission_mode": pb.FEATURE_UPDATE_PERMISSION_MODE,
 }
 
 
-async def send(run: Run, request: adapter_pb2.SendRequest, data: bytes, timeout_s: float | None) -> bytes:
-    """Send an input to the adapter.
-
-    Raises:
-        DragomanError: the adapter's status; NOT_SUPPORTED; ADAPTER_UNAVAILABLE while no adapter has the run; or
-            RUN_FINISHED, also if the input may have been accepted before.
-    """
-    await _until_at_adapter(run, timeout_s, lambda: _nowhere(run, "send the input again"))
-    _refuse_undeclared(run, "mode", _NEEDED.get(request.mode, pb.FEATURE_QUEUE))
-    if request.attachments:
-        _refuse_undeclared(run, "attachments", pb.FEATURE_ATTACHMENTS)
-    return await ask(run, "Send", adapter_pb2.SendResponse, data, timeout_s)
+def method_of(request: Sent) -> str:
+    """Return the name of the call that a request is for."""
+    return request.DESCRIPTOR.name.removesuffix("Request")
 
 
-async def update(
-    run: Run, request: adapter_pb2.UpdateRunRequest, data: bytes, timeout_s: float | None, check: Callable[[], None]
+async def send(
+    run: Run, request: Sent, data: bytes, timeout_s: float | None = None, check: Callable[[], None] = nothing
 ) -> bytes:
-    """Bring a change to the adapter, unless ``check`` raises, as the one that has the run by now may not get it.
+    """Bring a request to the adapter that has the run, and return its answer.
+
+    A run that is being recovered may have asked long ago: what is sent waits until its adapter is found again.
+
+    Args:
+        run: the run.
+        request: the caller's.
+        data: the same, serialized for the adapter.
+        timeout_s: how many seconds the caller waits; ``None`` for no limit.
+        check: raises what is against it now that the run's adapter is known.
 
     Raises:
-        DragomanError: the adapter's status, or that of ``check``; NOT_SUPPORTED; ADAPTER_UNAVAILABLE while no adapter
-            has the run; or RUN_FINISHED.
+        DragomanError: the adapter's status, or that of ``check``; NOT_SUPPORTED; REQUEST_NOT_FOUND, or
+            ADAPTER_UNAVAILABLE, while no adapter has the run; or RUN_FINISHED. The latter, also if it may have been
+            accepted before.
     """
-    await _until_at_adapter(run, timeout_s, lambda: _nowhere(run, "make the change again"))
-    name = request.WhichOneof("change") or ""
-    check()
-    _refuse_undeclared(run, name, _NEEDED_BY_CHANGE[name])
-    return await ask(run, "UpdateRun", adapter_pb2.UpdateRunResponse, data, timeout_s)
-
-
-async def respond(run: Run, data: bytes, request_id: str, timeout_s: float | None) -> bytes:
-    """Send an answer to an input request to the adapter.
-
-    Raises:
-        DragomanError: the adapter's status, REQUEST_NOT_FOUND, or RUN_FINISHED, also if the input request may have
-            been answered before.
-    """
-    message = f"Run {run.run_id!r} has not requested any input yet."
-    metadata = {"run_id": run.run_id, "request_id": request_id}
-    # A run that is being recovered may have asked long ago; its answer waits until the adapter is found again.
-    await _until_at_adapter(run, timeout_s, lambda: DragomanError(Reason.REQUEST_NOT_FOUND, message, metadata))
-    return await ask(run, "Respond", adapter_pb2.RespondResponse, data, timeout_s)
-
-
-async def _until_at_adapter(run: Run, timeout_s: float | None, otherwise: Callable[[], DragomanError]) -> None:
-    """Wait for the adapter that takes what a caller has for a run; raise if there is none."""
     await run.until(is_accepted, _ACCEPTANCE_S if timeout_s is None else min(timeout_s, _ACCEPTANCE_S))
     if run.is_ending:
         raise _over(run)
-    if run.instance is None or not is_accepted(run.state):
-        raise otherwise()
+    instance = run.instance
+    if instance is None or not is_accepted(run.state):
+        raise _nowhere(run, request)
+    check()
+    adapter = run.backend.record
+    for path, feature in _needed(request):
+        if adapter.description is not None and not adapter.declares(feature):  # an earlier revision does not serve it
+            raise not_supported(path, f"adapter {adapter.type!r} does not declare {pb.Feature.Name(feature)}")
+    if instance.gone.is_set():
+        raise unavailable(f"Adapter {run.record.adapter!r} {instance.gone_because}.")
+    at, known = assignment_of(run.state), run.record.last_sequence
+    answer = await instance.channel.answer(method_of(request), data, timeout_s=timeout_s)
+    sequence = _ANSWERS[type(request)].FromString(answer).sequence
+    if sequence > known:
+        await _until_recorded(run, at, sequence)
+    return answer
 
 
 def _over(run: Run) -> DragomanError:
@@ -87,81 +79,42 @@ def _over(run: Run) -> DragomanError:
     return elsewhere(run.run_id) if isinstance(run.state, Superseded) else finished(run.run_id)
 
 
-def _nowhere(run: Run, advice: str) -> DragomanError:
+def _nowhere(run: Run, request: Sent) -> DragomanError:
     """Return the error for what no adapter takes now, nor later if the run is being cancelled."""
+    if isinstance(request, adapter_pb2.RespondRequest):
+        metadata = {"run_id": run.run_id, "request_id": request.request_id}
+        message = f"Run {run.run_id!r} has not requested any input yet."
+        return DragomanError(Reason.REQUEST_NOT_FOUND, message, metadata)
     if progress_of(run.state).is_cancelling:
         return finished(run.run_id)
-    return unavailable(f"No adapter has run {run.run_id!r} at present; {advice}.")
+    return unavailable(f"No adapter has run {run.run_id!r} at present; try again.")
 
 
-async def ask(run: Run, method: str, kind: type[Recorded], data: bytes, timeout_s: float | None) -> bytes:
-    """Make a call at the adapter that has a run, and wait until the event that its answer names is in the run.
+def _needed(request: Sent) -> Iterator[tuple[str, pb.Feature.ValueType]]:
+    """Yield the fields that need a feature of the adapter, with the feature."""
+    if isinstance(request, adapter_pb2.SendRequest):
+        yield "mode", pb.FEATURE_STEER if request.mode == pb.INPUT_MODE_STEER else pb.FEATURE_QUEUE
+        if request.attachments:
+            yield "attachments", pb.FEATURE_ATTACHMENTS
+    elif isinstance(request, adapter_pb2.UpdateRunRequest) and (change := request.WhichOneof("change")):
+        yield change, _NEEDED_BY_CHANGE[change]
 
-    The answer may come before that event. Should the adapter die between the two, the run never gets the event, and
-    its sequence becomes another one's.
+
+async def _until_recorded(run: Run, at: Assignment, sequence: int) -> None:
+    """Wait until the event that an adapter's answer names is in the run, as it may come after the answer.
+
+    Should the adapter die between the two, the run never gets the event, and its sequence becomes another one's.
 
     Raises:
-        DragomanError: the adapter's status; RUN_FINISHED or ADAPTER_UNAVAILABLE, also if the attempt ends without the
-            event.
+        DragomanError: RUN_FINISHED or ADAPTER_UNAVAILABLE: the attempt has ended, perhaps without the event.
     """
-    instance, at, known = run.instance, assignment_of(run.state), run.record.last_sequence
-    if instance is None or instance.gone.is_set():
-        because = "is gone" if instance is None else instance.gone_because
-        raise unavailable(f"Adapter {run.record.adapter!r} {because}.")
-    answer = await instance.channel.answer(method, data, timeout_s=timeout_s)
-    sequence = kind.FromString(answer).sequence
-    if sequence <= known:
-        return answer
 
     def is_same_attempt(state: State) -> bool:
         return is_at_adapter(state) and assignment_of(state) is at
 
     await run.until(lambda state: run.record.last_sequence >= sequence or not is_same_attempt(state))
-    if is_same_attempt(run.state) or (assignment_of(run.state) is at and await _is_adapters(run, sequence)):
-        return answer
+    if is_same_attempt(run.state):
+        return
     if run.is_ending:
         raise _over(run)
     raise unavailable(f"The adapter of run {run.run_id!r} was gone before the run had what it recorded; try again.")
-
-
-async def _is_adapters(run: Run, sequence: int) -> bool:
-    """Return whether a sequence of a run that has left its adapter is of an event of that one, not of the router."""
-    if sequence > run.fanout.last_sequence:
-        return False
-    with contextlib.closing(run.fanout.reader(sequence - 1)) as reader:
-        first, *_rest = await reader.read()
-    event = pb.AgentEvent.FromString(first)
-    return event.sequence == sequence and event.origin != pb.EVENT_ORIGIN_ROUTER
-
-
-def _refuse_undeclared(run: Run, path: str, feature: pb.Feature.ValueType) -> None:
-    """Refuse what the present adapter does not declare; one of an earlier revision does not serve it."""
-    adapter = run.backend.record
-    if adapter.description is not None and not adapter.declares(feature):
-        name = pb.Feature.Name(feature)
-        raise not_supported(path, f"adapter {run.record.adapter!r} does not declare {name}")
-
-
-def repeat_input(request: adapter_pb2.SendRequest, recorded: pb.AgentEvent) -> adapter_pb2.SendResponse:
-    """Return the response to an input that a run accepted before.
-
-    Raises:
-        DragomanError: INPUT_ID_REUSED: it was another one.
-    """
-    accepted = recorded.input_accepted
-    text = request.text
-    if accepted.truncated_bytes:
-        text = text[: len(accepted.text)]
-    mode = request.mode or pb.INPUT_MODE_QUEUE
-    names = [attachment.name for attachment in request.attachments]
-    same_names = len(names) == len(accepted.attachments) and all(
-        is_same(known, name, is_masked=recorded.redacted)
-        for known, name in zip(accepted.attachments, names, strict=True)
-    )
-    if mode != accepted.mode or not same_names or not is_same(accepted.text, text, is_masked=recorded.redacted):
-        raise DragomanError(
-            Reason.INPUT_ID_REUSED,
-            f"Input {request.input_id!r} exists with another text, mode or files; choose another ID.",
-            {"run_id": request.run_id, "input_id": request.input_id},
-        )
-    return adapter_pb2.SendResponse(sequence=recorded.sequence)

@@ -25,7 +25,7 @@ from dragoman.router.policy.event_redaction import EventRedactor
 from dragoman.router.policy.output_limit import OutputLimit
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.cancellation import end_at_adapter
-from dragoman.router.runs.sending import respond
+from dragoman.router.runs.sending import send
 from dragoman.router.runs.state import progress_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -233,7 +233,7 @@ class StandIn:
         request = adapter_pb2.RespondRequest(run_id=run.run_id, request_id=request_id, answer=answer)
         request.responder = "router"
         try:
-            await respond(run, request.SerializeToString(), request_id, None)
+            await send(run, request, request.SerializeToString())
         except DragomanError as error:
             run.log.info("input request not answered", code=error.code.name)
 
