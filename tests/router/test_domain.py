@@ -431,16 +431,15 @@ def test_a_record_counts_a_repeated_remark() -> None:
 @pytest.mark.parametrize(
     ("retained", "forgotten"),
     [
-        (RetainedRuns(10, 100, 1000), ["old"]),
-        (RetainedRuns(1000, 2, 1000), ["old", "c"]),
-        (RetainedRuns(1000, 100, 25), ["old", "c"]),
-        (RetainedRuns(1000, 100, 5), ["old", "c", "b", "a"]),
-        (RetainedRuns(1000, 100, 1000), []),
+        (RetainedRuns(10, 100), ["old"]),
+        (RetainedRuns(1000, 2), ["old", "c"]),
+        (RetainedRuns(1000, 0), ["old", "c", "b", "a"]),
+        (RetainedRuns(1000, 100), []),
     ],
 )
 def test_what_is_forgotten_first(retained: RetainedRuns, forgotten: list[str]) -> None:
     for run_id, at in (("old", 1), ("c", 92), ("b", 93), ("a", 94)):
-        retained.add(run_id, 10, at)
+        retained.add(run_id, at)
     assert list(retained.expired(100.0)) == forgotten
     assert list(retained.expired(100.0)) == []
     assert list(retained.expired(2000.0)) == [name for name in ("old", "c", "b", "a") if name not in forgotten]

@@ -60,7 +60,6 @@ class RouterConfig(Struct, frozen=True):
         log_retain_sessions_s: retention of stored sessions that no run uses; 0 for ever.
         retain_finished_s: retention of finished runs in memory.
         max_retained_runs: maximum number of finished runs in memory.
-        max_retained_bytes: maximum bytes of their events in memory.
         max_runs: concurrency limit of an adapter, by its type or an alias; other adapters have none.
         policy: the file with the operator's policy, which requests can only narrow; ``None`` for no restriction.
         secrets: the directory with a file for each secret that stored agents refer to; ``None`` if there are none.
@@ -108,7 +107,6 @@ class RouterConfig(Struct, frozen=True):
     log_retain_sessions_s: float = 90 * 24 * 3600.0
     retain_finished_s: float = RETAIN_FINISHED_S
     max_retained_runs: int = MAX_RETAINED_RUNS
-    max_retained_bytes: int = 256 * MIB
     max_runs: Mapping[str, int] = field(default_factory=dict)
     policy: Path | None = None
     secrets: Path | None = None

@@ -4,43 +4,37 @@ from collections.abc import Iterator
 
 
 class RetainedRuns:
-    """The runs that are over and in memory, oldest first, bounded in time, number and size.
+    """The runs that are over and in memory, oldest first, bounded in time and number, and so in size.
 
     Args:
         seconds: how long one stays.
         most_runs: how many there are, at most.
-        most_bytes: the maximum size of the events of all.
     """
 
-    def __init__(self, seconds: float, most_runs: int, most_bytes: int) -> None:
+    def __init__(self, seconds: float, most_runs: int) -> None:
         self._seconds = seconds
         self._most_runs = most_runs
-        self._most_bytes = most_bytes
-        self._runs: dict[str, tuple[float, int]] = {}
-        """By run id: when it ended, and the size of its events."""
-        self._bytes = 0
+        self._ended: dict[str, float] = {}
+        """By run id: when it ended."""
 
-    def add(self, run_id: str, size: int, now: float) -> None:
+    def add(self, run_id: str, now: float) -> None:
         """Add a run that has ended just now."""
-        self.discard(run_id)
-        self._runs[run_id] = now, size
-        self._bytes += size
+        self._ended[run_id] = now
 
     def discard(self, run_id: str) -> None:
         """Remove a run, if it is here."""
-        self._bytes -= self._runs.pop(run_id, (0.0, 0))[1]
+        self._ended.pop(run_id, None)
 
     def expired(self, now: float) -> Iterator[str]:
         """Remove the runs that do not stay any longer, and yield their ids."""
-        while self._runs:
-            run_id, (ended, _) = next(iter(self._runs.items()))
-            is_bounded = len(self._runs) <= self._most_runs and self._bytes <= self._most_bytes
-            if is_bounded and now - ended < self._seconds:
+        while self._ended:
+            run_id, ended = next(iter(self._ended.items()))
+            if len(self._ended) <= self._most_runs and now - ended < self._seconds:
                 return
-            self.discard(run_id)
+            del self._ended[run_id]
             yield run_id
 
     def next_end_s(self, now: float) -> float | None:
         """Return after how many seconds the next one expires; ``None`` if there is none."""
-        ended = next(iter(self._runs.values()), None)
-        return None if ended is None else max(0.0, ended[0] + self._seconds - now)
+        ended = next(iter(self._ended.values()), None)
+        return None if ended is None else max(0.0, ended + self._seconds - now)

@@ -9,7 +9,7 @@ with a notice.
 
 import asyncio
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Final
 
 from dragoman.protocol.caller import current_caller
@@ -48,7 +48,6 @@ class RunSession:
     Args:
         kept_by: what the session it leaves is stored by, but for the adapter.
         remark: emits a notice to the run's readers: a code and a text.
-        beside: what becomes of other runs' sessions, and of this one's.
     """
 
     def __init__(
@@ -58,9 +57,7 @@ class RunSession:
         store: Store,
         clock: Clock,
         remark: Callable[[str, str], None],
-        beside: "Collection[RunSession]" = (),
     ) -> None:
-        self._beside = beside
         self._record = record
         self._kept_by = kept_by
         self._sent = ""
@@ -90,10 +87,6 @@ class RunSession:
         if key == self._key:
             self._deleted.add(native_id)
 
-    def miss(self, key: SessionId) -> None:
-        """Take note that a run said of a session that it is gone: another one may say otherwise, at its end."""
-        self._is_stored = self._is_stored and key != self._key
-
     @property
     def _key(self) -> SessionId:
         return replace(self._kept_by, adapter=self._record.adapter)
@@ -122,12 +115,10 @@ class RunSession:
     async def _keep(self, key: SessionId, heard: SessionReport) -> None:
         before = await self._store.sessions.get(key)
         if self._is_stored and before is None:
-            self._deleted.add(self._sent)  # at another router
+            self._deleted.add(self._sent)  # at another router, or as another run said that it is gone
         now = self._clock.time()
         after = rules.updated_session(key, before, replace(heard, deleted=self._deleted), now)
         if after is None and before is not None:
-            for run in self._beside:
-                run.miss(key)
             await self._store.sessions.delete(key)
         elif after is not None and after is not before:
             after.agent_name = self._record.agent_name
@@ -240,7 +231,7 @@ class Sessions:
         if kept_by is None:
             return None
         record.session_key = rules.key_of(kept_by)
-        session = RunSession(record, kept_by, self._run_log.store, self._clock, remark, self._followed)
+        session = RunSession(record, kept_by, self._run_log.store, self._clock, remark)
         self._followed.add(session)
         return session
 
