@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from dragoman.protocol.errors import Reason
@@ -29,7 +28,7 @@ from tests.protocol.streams import RUN_ID, batched, durable, runs
 from tests.router.harness import Caller, Proxy, Stream, config, kinds, routing
 from tests.router.runs.unlogged import Unlogged
 from tests.router.sidecar import Sidecar, serving
-from tests.router.test_run import CLOCK
+from tests.router.test_run import BACKEND, CLOCK
 from tests.router.test_runs import beside, event
 
 BURST = ("a", {"flood": [600, 10, 600]}, {"end": "SUCCEEDED"})
@@ -196,7 +195,7 @@ async def test_a_batch_that_was_not_requested_is_taken(folder: Path) -> None:
 
 def followed() -> tuple[Run, EventIntake]:
     record = RunRecord(run_id=RUN_ID, adapter="fake", accepted_at=0.0)
-    run = Run(record, cast("Any", None), RunHost(CLOCK, Tasks()))
+    run = Run(record, BACKEND, RunHost(CLOCK, Tasks()))
     run.ledger = Unlogged()
     run.send(Assigned(Dispatched("unix:/a", "i")))
     run.send(Accepted())

@@ -532,44 +532,6 @@ async def test_nor_does_a_run_fall_back_to_another_meanwhile(folder: Path, run_l
         assert not two_.requests("Execute")
 
 
-async def test_a_run_that_another_router_had_before_is_ended_at_ones_own_adapter(
-    folder: Path, run_log: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write, is_failing = Store.write, asyncio.Event()
-    is_failing.set()
-
-    async def fails(store: Store, events: Any, runs: Any, new: Any) -> list[str]:
-        if is_failing.is_set() and any(run.router.endswith("r.sock") for run in runs if run.run_id in new):
-            raise StoreError("not now")
-        return await write(store, events, runs, new)
-
-    monkeypatch.setattr(Store, "write", fails)
-    here, there = Sidecar(), Sidecar()
-    async with contextlib.AsyncExitStack() as held:
-        for sidecar, name in ((here, "here"), (there, "there")):
-            await held.enter_async_context(serving(sidecar, f"unix:{folder}/{name}.sock"))
-        _, mine = await held.enter_async_context(
-            routing(config(folder, addresses=(f"unix:{folder}/here.sock",), run_log=run_log))
-        )
-        fields: dict[str, Any] = {"listen": (f"unix:{folder}/o.sock",), "addresses": (f"unix:{folder}/there.sock",)}
-        _, other = await held.enter_async_context(routing(config(folder, run_log=run_log, **fields)))
-        for caller in (mine, other):
-            await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
-        steps = ("a", {"gate": "g"}, {"end": "SUCCEEDED"})
-        first = mine.execute("fake", *steps, run_id="r")
-        await first.until("text")
-        second = other.execute("fake", *steps, run_id="r")
-        await second.until("text")
-        is_failing.clear()
-        await asyncio.wait_for(here.runs["r"].finished.wait(), PATIENCE_S)
-        assert not there.runs["r"].finished.is_set()
-        await first.rest_or_error()
-        joined = mine.attach("r", 2)
-        await joined.until("replay_done")
-        there.open("g")
-        assert kinds(await joined.rest()) == kinds(await second.rest()) == ["result"]
-
-
 async def test_who_comes_while_the_same_request_is_only_being_written_joins_its_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

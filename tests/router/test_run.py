@@ -2,18 +2,21 @@
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.wire import join
 from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.adapters.registry import AdapterRecord
+from dragoman.router.adapters.specs import AdapterSpec, Source
 from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.run_record import RunRecord, adapter_lost
 from dragoman.router.model.tasks import Tasks
 from dragoman.router.runs import actor, cancellation
 from dragoman.router.runs.actor import Run, RunHost
-from dragoman.router.runs.inputs import Accepted, Assigned, AttemptFailed, Declined, Lost
+from dragoman.router.runs.inputs import Abandoned, Accepted, Assigned, AttemptFailed, Declined
 from dragoman.router.runs.intake import EventIntake
 from dragoman.router.runs.state import Superseded, is_over
 from dragoman.router.storage.ledger import RunLedger
@@ -22,6 +25,7 @@ from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
 CLOCK = SystemClock()
+BACKEND = cast("AdapterBackend", SimpleNamespace(record=AdapterRecord(AdapterSpec("fake", Source.ADDRESS), 0)))
 
 
 class Marking(RunLedger):
@@ -61,7 +65,7 @@ def event(sequence: int, **body: Any) -> bytes:
 
 def followed() -> tuple[Run, Marking, EventIntake]:
     record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
-    run = Run(record, cast("AdapterBackend", None), RunHost(CLOCK, Tasks()))
+    run = Run(record, BACKEND, RunHost(CLOCK, Tasks()))
     marking = Marking(run)
     run.ledger = marking
     run.send(Assigned(Dispatched("unix:/a", "i")))
@@ -81,7 +85,7 @@ async def test_the_result_is_published_once_it_is_written() -> None:
     assert await reader.read() == [event(1, started=pb.Started())]
     assert run.is_ending
     assert not is_over(run.state)
-    run.send(Lost(adapter_lost("fake", "is gone")))  # too late: it is known how it ended
+    run.send(Abandoned(adapter_lost("fake", "is gone")))  # too late: it is known how it ended
     marking.written.set()
     assert await run.until(is_over, 9)
     assert await reader.read() == [result(2)]
@@ -99,7 +103,7 @@ async def test_a_gap_of_the_adapter_is_stored_as_what_is_missing() -> None:
 async def test_a_loss_too_is_published_once_it_is_written() -> None:
     run, marking, intake = followed()
     await intake.take(event(1, started=pb.Started()))
-    run.send(Lost(adapter_lost("fake", "is gone")))
+    run.send(Abandoned(adapter_lost("fake", "is gone")))
     assert run.fanout.last_sequence == 1
     marking.written.set()
     assert await run.until(is_over, 9)

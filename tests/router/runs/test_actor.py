@@ -126,10 +126,10 @@ OPERATIONS: dict[str, Callable[[World], Awaitable[None]]] = {
         for event in (
             *(to.Accepted(), to.Declined(), to.Disconnected(), to.Reconnected(), to.Replayed()),
             *(to.StatusReported(pb.State(phase=pb.RUN_PHASE_QUEUED)), to.CancelRequested(), to.Refused(ERROR)),
-            *(to.LeaseLost(), to.Exhausted(FAILED)),
+            *(to.LeaseLost(), to.Abandoned(FAILED)),
         )
     },
-    "lost": sent(to.Lost(pb.Result(outcome=pb.OUTCOME_LOST, failure=pb.Failure(message="x")))),
+    "lost": sent(to.Abandoned(pb.Result(outcome=pb.OUTCOME_LOST, failure=pb.Failure(message="x")))),
 }
 
 
@@ -144,7 +144,7 @@ async def lived(names: list[str]) -> None:
         assert not is_over or run.fanout.last_sequence == published, "nothing comes after the end"
     run.send(to.CancelRequested())
     if isinstance(run.state, states.Live):
-        run.send(to.Lost(adapter_lost("fake", "is gone")))
+        run.send(to.Abandoned(adapter_lost("fake", "is gone")))
     assert await run.until(states.is_over, 9)
     assert len(world.over) + len(world.superseded) == 1
     run.end_streams()

@@ -16,7 +16,7 @@ from dragoman.v1 import adapter_pb2 as api
 from tests.router.runs.test_actor import World
 
 ANSWERED = 3
-LOST = to.GivenUp(adapter_lost("fake", "is gone"))
+LOST = to.Abandoned(adapter_lost("fake", "is gone"))
 
 
 class Asked:

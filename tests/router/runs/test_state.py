@@ -22,13 +22,12 @@ Queued       StatusReported    Queued
 Queued       Assigned          Starting
 Queued       Declined          Queued
 Queued       CancelRequested   Finished
-Queued       Exhausted         Finished
 Queued       Refused           Rejected
-Queued       Lost              Finished
+Queued       Abandoned         Finished
 Queued       LeaseLost         Superseded
 Recovering   Assigned          Streaming
 Recovering   CancelRequested   Recovering
-Recovering   Lost              Finished
+Recovering   Abandoned         Finished
 Recovering   LeaseLost         Superseded
 Starting     Accepted          Streaming
 Starting     Declined          Finished Queued
@@ -38,7 +37,7 @@ Starting     AttemptFailed     Deciding
 Starting     ResultReceived    Finished
 Starting     CancelRequested   Starting
 Starting     Refused           Rejected
-Starting     Lost              Finished
+Starting     Abandoned         Finished
 Starting     LeaseLost         Superseded
 Streaming    Accepted          Streaming
 Streaming    Declined          Finished Queued
@@ -48,7 +47,7 @@ Streaming    AttemptFailed     Deciding
 Streaming    ResultReceived    Finished
 Streaming    CancelRequested   Streaming
 Streaming    Refused           Rejected
-Streaming    Lost              Finished
+Streaming    Abandoned         Finished
 Streaming    LeaseLost         Superseded
 Reconnecting Accepted          Reconnecting
 Reconnecting Declined          Finished Queued
@@ -57,14 +56,14 @@ Reconnecting Reconnected       Starting Streaming
 Reconnecting Replayed          Reconnecting
 Reconnecting CancelRequested   Reconnecting
 Reconnecting Refused           Rejected
-Reconnecting Lost              Finished
+Reconnecting Abandoned         Finished
 Reconnecting LeaseLost         Superseded
 Deciding     Accepted          Deciding
 Deciding     AttemptEnded      Deciding
 Deciding     AttemptEndStored  Queued
 Deciding     ResultReceived    Finished
 Deciding     CancelRequested   Deciding Finished
-Deciding     Lost              Finished
+Deciding     Abandoned         Finished
 Deciding     LeaseLost         Superseded
 Finished     LeaseLost         Finished Superseded
 Finished     ResultStored      Finished
@@ -75,7 +74,7 @@ Superseded   ResultStored      Superseded
 """
 """Each state with each input that is possible there, and the states that may follow."""
 LATE: Final = (
-    *("Accepted", "AttemptEndStored", "CancelRequested", "Declined", "Disconnected", "Exhausted", "Lost"),
+    *("Accepted", "AttemptEndStored", "CancelRequested", "Declined", "Disconnected", "Abandoned"),
     *("Refused", "Replayed", "StatusReported"),
 )
 """Inputs that change nothing once the run is over."""
@@ -287,7 +286,7 @@ class Trail(RuleBasedStateMachine):
         if isinstance(self.state, states.Deciding):
             self.durable(to.ResultReceived)
         elif isinstance(self.state, states.Live):
-            self.send(to.Lost(pb.Result(outcome=pb.OUTCOME_LOST)))
+            self.send(to.Abandoned(pb.Result(outcome=pb.OUTCOME_LOST)))
         if self.endings:
             self.stored()
         assert states.is_over(self.state)

@@ -25,7 +25,7 @@ from dragoman.router.model.stored import StoredRun
 from dragoman.router.model.tasks import Tasks
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.cancellation import request_cancel
-from dragoman.router.runs.inputs import LeaseLost, Lost
+from dragoman.router.runs.inputs import Abandoned, LeaseLost
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.leases import RELEASED
@@ -78,7 +78,7 @@ class Failover:
             self._tasks.start(self._watch(), "failover")
 
     async def take(self, stored: StoredRun) -> Run | StoredRun:
-        """Recover a run that a client asks for, if no router owns it any more; see ``is_unowned``.
+        """Recover a run that a client asks for, if its last router is surely gone, or has released it.
 
         Returns:
             The run; what is stored of it if another router owns it, or it is over.
@@ -104,9 +104,10 @@ class Failover:
         self._is_leaving = True
 
     def _may_take(self, stored: StoredRun) -> bool:
-        if self._is_leaving or not is_unowned(stored, self._run_log.owner, self._processes):
+        if self._is_leaving or stored.finished_at is not None or stored.owner == self._run_log.owner:
             return False
-        return self._recovers or stored.owner.endswith(COMMAND)
+        is_unowned = stored.lease_until < RELEASED or self._processes.is_gone(stored.owner)
+        return is_unowned and (self._recovers or stored.owner.endswith(COMMAND))
 
     async def _watch(self) -> None:
         while True:
@@ -174,14 +175,14 @@ class Failover:
         if run.is_ending:
             return
         if instance is None:
-            run.send(Lost(adapter_lost(run.record.adapter, _GONE)))
+            run.send(Abandoned(adapter_lost(run.record.adapter, _GONE)))
             return
         if at.is_bound:
-            run.send(Lost(adapter_lost(run.record.adapter, _BOUND)))
+            run.send(Abandoned(adapter_lost(run.record.adapter, _BOUND)))
             await request_cancel(run, instance)
             return
         run.assign(instance)
-        self._runs.follow(run)
+        await self._runs.follow(run)
 
     async def _instance(self, backend: AdapterBackend, at: Dispatched) -> AdapterInstance | None:
         """Return the process that has the run; ``None`` if it is gone."""
@@ -198,10 +199,3 @@ class Failover:
             except DragomanError:
                 await asyncio.sleep(1.0)
         return None
-
-
-def is_unowned(stored: StoredRun, owner: str, processes: Processes) -> bool:
-    """Return whether no router owns a live run any more: its last one is surely gone, or has released it."""
-    if stored.finished_at is not None or stored.owner == owner:
-        return False
-    return stored.lease_until < RELEASED or processes.is_gone(stored.owner)

@@ -16,10 +16,6 @@ class ReportStatus(Action, frozen=True):
     status: pb.State
 
 
-class Persist(Action, frozen=True):
-    """Have the run's row stored."""
-
-
 class StoreAttemptEnd(Action, frozen=True):
     """Store the event that ends an attempt, and send ``AttemptEndStored``."""
 

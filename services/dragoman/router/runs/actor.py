@@ -25,17 +25,17 @@ from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import RunRecord, router_failed
 from dragoman.router.model.tasks import Tasks, nothing
 from dragoman.router.policy.fallback import attempt_ended
+from dragoman.router.policy.next_step import Rules
 from dragoman.router.runs import actions as do
 from dragoman.router.runs.course import Course
 from dragoman.router.runs.inputs import (
+    Abandoned,
     Assigned,
     AttemptEnded,
     AttemptEndStored,
     Durable,
-    Exhausted,
     Input,
     LeaseLost,
-    Lost,
     ResultStored,
 )
 from dragoman.router.runs.machine import RunMachine
@@ -50,6 +50,7 @@ from dragoman.router.runs.state import (
     has_adapter,
 )
 from dragoman.router.storage.ledger import RunLedger
+from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 from msgspec import Struct, field
@@ -145,8 +146,8 @@ class Run(RunMachine):
         """What becomes of its session; ``None`` if that is not stored here."""
         self.spending: Spends | None = None
         """Counts what it spends of the operator's budgets; ``None`` if none applies to it."""
-        self.course: Course | None = None
-        """What may follow a failure; ``None`` for an inherited run."""
+        self.course = Course(Rules(adapter_pb2.Fallback()))
+        """What may follow a failure: nothing, unless its attempts are planned."""
         self.suggest: Callable[[], list[str]] = list
         """Returns the adapters that could take over from the present one."""
         self.grace: duration_pb2.Duration | None = None
@@ -187,7 +188,7 @@ class Run(RunMachine):
             try:
                 await work()
             except Exception:
-                self.send(Lost(router_failed()))
+                self.send(Abandoned(router_failed()))
                 raise  # to be logged
 
         self._work = self.tasks.start(guarded(), f"{name} {self.run_id}")
@@ -242,7 +243,7 @@ class Run(RunMachine):
         self.log = self.log.bind(adapter=self.record.adapter, instance=self.record.instance_id)
         ending = pb.Result()
         ending.CopyFrom(result)
-        self.send(Exhausted(ending))
+        self.send(Abandoned(ending))
 
     def end_streams(self, *, stop: bool = False) -> None:
         """End its readers' streams before it ends, as the router stops.
@@ -263,8 +264,6 @@ class Run(RunMachine):
 
     def _execute(self, action: do.Action) -> None:
         match action:
-            case do.Persist():
-                self.ledger.changed()
             case do.ReportStatus(status):
                 self.record.phase = status.phase
                 self.ledger.changed()
@@ -279,10 +278,11 @@ class Run(RunMachine):
             case do.EndWith(result):
                 if result.HasField("failure"):
                     result.failure.errors.extend(self.notices.rejections)
-                if self.course is not None:
-                    self.course.note_work(result)
+                self.course.note_work(result)
                 *dropped, (last, data) = self.record.end(result, self._host.clock.time())
-                _write(self, dropped)
+                for sequence, dropping in dropped:
+                    self.fanout.append(dropping, sequence, skipped=pb.GAP_REASON_NOT_DURABLE)
+                    self.ledger.append(sequence, dropping)
                 self._execute(do.StoreResult(Durable(last, data, is_own=True)))
             case do.StoreResult(event):
                 self.ledger.over()
@@ -321,10 +321,3 @@ class Run(RunMachine):
             self.fanout.close()
         self.keepalive.close()
         ended(self)
-
-
-def _write(run: Run, events: list[tuple[int, bytes]]) -> None:
-    """Publish and store events of the router's own."""
-    for sequence, data in events:
-        run.fanout.append(data, sequence, skipped=pb.GAP_REASON_NOT_DURABLE)
-        run.ledger.append(sequence, data)

@@ -10,7 +10,7 @@ from dragoman.protocol.signals import Signal
 from dragoman.protocol.texts import enum_name
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.ports import Clock, RequestPolicy
-from dragoman.router.model.tasks import Changes, first_of
+from dragoman.router.model.tasks import Changes, first_of, nothing
 from dragoman.router.policy.circuit_breaker import CRASHES, BreakerKey, CircuitBreakers, Rejection
 from dragoman.router.policy.concurrency import MAX_QUEUED, ConcurrencyLimiter, longest_wait_s
 from dragoman.router.policy.fallback import candidates, others_may_succeed
@@ -56,7 +56,7 @@ class AdmissionController:
         find: Callable[[str], Awaitable[AdapterBackend]],
         requests: RequestPolicy,
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self._changes = changes
         self._run_log = run_log
         self._policy = policy
@@ -90,8 +90,8 @@ class AdmissionController:
             # How many runs it can have, it says once it was started, which it will be.
             async with run.backend.use():
                 pass
-        key, asked = self._key(run, request), _planned(run).admission
-        opened = self._breakers.rejection(key, run.run_id, self._clock.time())
+        key, asked = self._key(run, request), run.course.admission
+        opened = self._breakers.rejection(key, run.run_id, self.clock.time())
         if opened is not None and not asked.ignore_breaker:
             raise _is_open(run, key.adapter, opened)
         wait_s, record = longest_wait_s(asked), run.backend.record
@@ -116,11 +116,11 @@ class AdmissionController:
         Raises:
             DragomanError: BREAKER_OPEN.
         """
-        key, course = self._key(run, request), _planned(run)
+        key, course = self._key(run, request), run.course
         if not run.is_ending:
             # Asked again, as it may have opened while the run waited for its slot.
             is_forced = course.admission.ignore_breaker
-            opened = self._breakers.admit(key, run.run_id, self._clock.time(), is_forced=is_forced)
+            opened = self._breakers.admit(key, run.run_id, self.clock.time(), is_forced=is_forced)
             if opened is not None:
                 raise _is_open(run, key.adapter, opened)
             if self._breakers.is_probe(key, run.run_id):
@@ -134,11 +134,12 @@ class AdmissionController:
     def _key(self, run: Run, request: adapter_pb2.ExecuteRequest) -> BreakerKey:
         return breaker_key(run.backend.record.type, request, self._run_log.digests.keyed)
 
-    async def keep(self, run: Run, work: Awaitable[None]) -> None:
-        """Count a run that another router admitted while ``work`` goes on; it gets a slot beyond the limit, too."""
-        slot = self._limiter.acquire(run.record.adapter, None, lambda: None)
+    @contextlib.contextmanager
+    def kept(self, run: Run) -> Iterator[None]:
+        """Count a run that another router admitted while the block runs; it gets a slot beyond the limit, too."""
+        slot = self._limiter.acquire(run.record.adapter, None, nothing)
         try:
-            await work
+            yield
         finally:
             self._limiter.release(slot)
 
@@ -156,12 +157,12 @@ class AdmissionController:
     def _note(self, key: BreakerKey, run: Run) -> None:
         was_probe = self._breakers.is_probe(key, run.run_id)
         result = run.state.result.result if isinstance(run.state, Deciding) else run.record.result
-        if result is None or run.course is None:
+        if result is None:
             self._breakers.release(key, run.run_id)
             if was_probe:
                 self._changes.notify()
             return
-        now = self._clock.time()
+        now = self.clock.time()
         has_changed = self._breakers.record_result(key, run.run_id, result, now, did_work=run.course.did_work)
         if has_changed:
             open_ = bool(self._breakers.opened(key.adapter, now))
@@ -171,7 +172,7 @@ class AdmissionController:
 
     def _works(self, key: BreakerKey, run: Run) -> None:
         """Note that a run's agent works, and so its login: no other run need wait for the end of this one."""
-        _planned(run).on_progress = lambda: None
+        run.course.on_progress = nothing
         if self._breakers.record_progress(key, run.run_id):
             _log.info("circuit breaker closed", adapter=key.adapter, run_id=run.run_id, why="probe run made progress")
             self._changes.notify()
@@ -184,14 +185,14 @@ class AdmissionController:
 
     def next_end_s(self) -> float | None:
         """Return after how many seconds ``remarks`` are others though nothing happens; ``None`` if they stay."""
-        return self._breakers.next_end_s(self._clock.time())
+        return self._breakers.next_end_s(self.clock.time())
 
     def remarks(self, adapter: str) -> list[str]:
         """Return what keeps runs from an adapter now."""
         remarks = []
         if not self.requests.allows_adapter(adapter):
             remarks.append("the router's policy does not allow runs of this adapter")
-        for key, opened in self._breakers.opened(adapter, self._clock.time()):
+        for key, opened in self._breakers.opened(adapter, self.clock.time()):
             whose = "a login from their request" if key.login else "this machine's login"
             which = f"{whose} with model {key.model!r}" if key.model else whose
             wait_s = math.ceil(opened.wait_s)
@@ -201,14 +202,9 @@ class AdmissionController:
         return remarks
 
     def _candidates(self, failed: str) -> list[str]:
-        now = self._clock.time()
+        now = self.clock.time()
         found = candidates(self.detections(), failed)
         return [name for name in found if not any(not key.login for key, _ in self._breakers.opened(name, now))]
-
-
-def _planned(run: Run) -> Course:
-    assert run.course is not None
-    return run.course
 
 
 def _full(adapter: str, limit: int | None, *, waited: bool) -> DragomanError:
@@ -224,7 +220,7 @@ def _full(adapter: str, limit: int | None, *, waited: bool) -> DragomanError:
 def _is_open(run: Run, adapter: str, opened: Rejection) -> DragomanError:
     """Return the error for a run that is kept away: it says what a result would say of that failure."""
     more = {"failure_message": opened.message, "login_url": opened.login_url}
-    if others_may_succeed(opened.cause) and run.course is not None and run.course.rules.has_no_fallback:
+    if others_may_succeed(opened.cause) and run.course.rules.has_no_fallback:
         more["candidates"] = ",".join(run.suggest())
     return DragomanError(
         Reason.BREAKER_OPEN,

@@ -10,7 +10,6 @@ from dragoman.protocol.budgets import BudgetMeter, narrowed_budget
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.texts import enum_name
 from dragoman.router.adapters.backend import AdapterBackend
-from dragoman.router.model.ports import Clock
 from dragoman.router.policy.fallback import (
     fallback_request,
     needs_candidates,
@@ -37,192 +36,171 @@ class AttemptScheduler:
 
     Args:
         refuse_move: raises what keeps it from going on there, as another adapter works on its task.
+        request: what the first adapter gets: one adapter's own settings are no other's.
+        prepare: completes that, by what is known only once the run has its slot there.
     """
 
     def __init__(
         self,
         run: Run,
         admission: AdmissionController,
-        clock: Clock,
         refuse_move: Callable[[Run, AdapterBackend], Awaitable[None]],
         upstream: UpstreamStream,
+        request: adapter_pb2.ExecuteRequest,
+        prepare: Callable[[], Awaitable[None]],
     ) -> None:
-        assert run.course is not None
-        self._run = run
-        self._course = run.course
-        self._admission = admission
-        self._clock = clock
+        self._run, self._course = run, run.course
+        self._admission, self._clock = admission, admission.clock
         self._refuse_move = refuse_move
         self._upstream = upstream
-        self._first = adapter_pb2.ExecuteRequest()
-        """What the first adapter got: one adapter's own settings are no other's."""
+        self._first, self._prepare = request, prepare
         self._own = pb.Budget()
         """The caller's."""
+        self._own.CopyFrom(request.limits.budget)
         self._most: Sequence[pb.Budget] = ()
         """The budgets of the router's operator."""
-        self._prepare: Callable[[], Awaitable[None]]
-        """Completes that."""
         self._began = 0.0
         """When its first attempt did, in seconds of a clock that goes evenly."""
 
-    async def go(
-        self,
-        request: adapter_pb2.ExecuteRequest,
-        prepare: Callable[[], Awaitable[None]],
-        most: Sequence[pb.Budget] = (),
-    ) -> None:
+    async def go(self, most: Sequence[pb.Budget] = ()) -> None:
         """Start the run at its adapter, and follow it to its end.
 
         Args:
-            request: what the first adapter gets.
-            prepare: completes that, by what is known only once the run has its slot there.
             most: budgets that all attempts together may use at most.
 
         Raises:
             DragomanError: no adapter accepts it.
         """
-        self._first, self._prepare, self._most = request, prepare, most
-        self._own.CopyFrom(request.limits.budget)
+        self._most = most
         if (budget := bounded(self._own, most, None)[0]).ByteSize():
             self._course.meter = BudgetMeter(budget)
-        following: adapter_pb2.ExecuteRequest | None = request
+        following: adapter_pb2.ExecuteRequest | None = self._first
         while following is not None:
             outcome = await self._attempts(following)
             following = None if outcome is None or self._run.is_ending else await self._fall_back(outcome)
 
     async def _attempts(self, request: adapter_pb2.ExecuteRequest) -> Outcome | None:
         """Have one adapter try, and retry as often as allowed, in one slot; ``None`` if the run is over then."""
+        run = self._run
         try:
-            self._admission.requests.permit(request, self._run.backend.record.type)
-            async with self._admission.slot(self._run, request):
-                if progress_of(self._run.state).was_queued and not self._run.is_ending:
+            self._admission.requests.permit(request, run.backend.record.type)
+            async with self._admission.slot(run, request):
+                if progress_of(run.state).was_queued and not run.is_ending:
                     # Another one may have gone elsewhere with the task.
-                    await self._refuse_move(self._run, self._run.backend)
-                _lower(self._run, request, self._own, self._most)
-                refuse(self._run, request)
-                if request is self._first and not self._run.is_ending:
+                    await self._refuse_move(run, run.backend)
+                _lower(run, request, self._own, self._most)
+                refuse(run, request)
+                if request is self._first and not run.is_ending:
                     await self._prepare()
                 outcome = await self._attempt(request)
                 while outcome is not None and isinstance(step := self._after(outcome), Retry):
-                    is_due = await self._wait(step, outcome)
-                    outcome = await self._attempt(self._numbered(request)) if is_due else None
+                    outcome = await self._attempt(request) if await self._wait(step, outcome) else None
+                return outcome
         except DragomanError as error:
-            outcome = Rejected(error)
-        if isinstance(outcome, Rejected):
-            self._run.send(Declined())
-        return outcome
+            run.send(Declined())
+            return Rejected(error)
 
     def _after(self, outcome: Outcome) -> NextStep:
         return self._course.after(outcome, self._clock.chance())
 
-    async def _attempt(self, request: adapter_pb2.ExecuteRequest) -> Outcome | None:
+    async def _attempt(self, request: adapter_pb2.ExecuteRequest) -> Failed | None:
         self._course.begin()
         with self._admission.attempt(self._run, request):
             if not self._run.is_ending:
-                following, helper = await stand_in(self._run, self._in_time(request))
-                error = await self._upstream.execute(following.SerializeToString(), helper)
-                if error is not None:
-                    return Rejected(error if helper is None else helper.shown(error))
+                following, helper = await stand_in(self._run, self._present(request))
+                try:
+                    await self._upstream.execute(following.SerializeToString(), helper)
+                except DragomanError as error:
+                    if helper is None:
+                        raise
+                    raise helper.shown(error) from error
         state = self._run.state
         return self._course.failed(state.result.result) if isinstance(state, Deciding) else None
 
-    def _in_time(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
-        """Return the request for an attempt that begins now: the limits of a run are for all of them together."""
+    def _present(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
+        """Return the request for an attempt that begins now, and what is left of the limits of the whole run."""
         now = self._clock.monotonic()
         if self._course.history.failed is None:
             self._began = now
             return request
         following = with_remaining_time(request, now - self._began)
+        following.relay.first_sequence = self._run.record.last_sequence + 1
+        following.relay.first_attempt = self._run.record.attempt + 1
         if self._course.meter is not None:
             narrowed_budget(following.limits.budget, self._course.meter.used)
         return following
 
     async def _fall_back(self, outcome: Outcome) -> adapter_pb2.ExecuteRequest | None:
         """Return what another adapter is asked for next; ``None`` once the run is over."""
-        before = self._course.history
+        run, before = self._run, self._course.history
         is_first = before.failed is None and before.skipped is None
-        if isinstance(outcome, Failed):
-            if not await self._may_continue("fallback_refused"):
-                return None
-        elif not is_first:
-            self._note_rejection(outcome.error)
+        if isinstance(outcome, Rejected) and not is_first:
+            code, what = ("retry_refused", "retry") if before.retries else ("fallback_refused", "run")
+            text = f"Adapter {run.record.adapter!r} rejected the {what}: {outcome.error.message.rstrip('.')}."
+            run.notices.record_rejection(code, text)
         found = await self._successor(outcome)
-        if self._run.is_ending:
+        if run.is_ending:
             return None
-        if found is None or progress_of(self._run.state).is_cancelling:
+        if found is None or progress_of(run.state).is_cancelling:
             await self._end(outcome)
             return None
         name, backend = found
         falling_back = f"falling back to {backend.record.type!r}."
         if isinstance(outcome, Failed):
             kind = enum_name(pb.FailureKind.DESCRIPTOR, outcome.result.failure.kind, "FAILURE_KIND_")
-            if not await self._is_ended(backend.record.type, f"{kind}: {falling_back}"):
+            if not await self._may_go_on(backend.record.type, f"{kind}: {falling_back}", "fallback_refused"):
                 return None
         elif is_first:
             why = f"{outcome.error.message.rstrip('.')}; {falling_back}"
-            self._run.notices.record_rejection("adapter_skipped", why)
+            run.notices.record_rejection("adapter_skipped", why)
         cwd, fallback = self._upstream.intake.cwd, self._course.rules.fallback
         following = fallback_request(self._first, name, backend.record.type, cwd, fallback)
         self._course.history = self._course.history.moved()
-        self._run.move(backend)
-        return self._numbered(following)
-
-    def _note_rejection(self, error: DragomanError) -> None:
-        is_again = self._course.history.retries > 0
-        code, what = ("retry_refused", "retry") if is_again else ("fallback_refused", "run")
-        text = f"Adapter {self._run.record.adapter!r} rejected the {what}: {error.message.rstrip('.')}."
-        self._run.notices.record_rejection(code, text)
+        run.move(backend)
+        return following
 
     async def _end(self, outcome: Outcome) -> None:
         """End the run, as no adapter is left that would take it: for its first reason."""
-        history = self._course.history
+        run, history = self._run, self._course.history
         if isinstance(outcome, Failed):
             await self._upstream.intake.release()
         elif history.failed is not None:
-            self._run.exhaust(history.failed)
+            run.exhaust(history.failed)
         else:
-            self._refuse(history.skipped or outcome.error)
+            # One that no adapter took ends as if it never was, unless it was reported as queued.
+            error = history.skipped or outcome.error
+            result = rejected_result(error) if progress_of(run.state).was_queued else None
+            if result is None:
+                run.send(Refused(error))
+                return
+            if needs_candidates(result) and self._course.rules.has_no_fallback:
+                result.fallback_candidates.extend(run.suggest())
+            run.exhaust(result)
 
-    def _refuse(self, error: DragomanError) -> None:
-        """End a run that no adapter took: as if it never was, unless it was reported as queued."""
-        result = rejected_result(error) if progress_of(self._run.state).was_queued else None
-        if result is None:
-            self._run.send(Refused(error))
-            return
-        if needs_candidates(result) and self._course.rules.has_no_fallback:
-            result.fallback_candidates.extend(self._run.suggest())
-        self._run.exhaust(result)
-
-    async def _may_continue(self, otherwise: str) -> bool:
-        """Return whether an attempt may follow the one whose result is withheld; else that ends the run.
+    async def _may_go_on(self, next_adapter: str, reason: str, otherwise: str) -> bool:
+        """End the attempt whose result is withheld, as another one follows; False if that is the run's result.
 
         Args:
-            otherwise: the code of the notice that it may not.
+            next_adapter: its type; empty for the same.
+            reason: why.
+            otherwise: the code of the notice that it may not, as the log fails.
         """
-        is_stored = await self._run.ledger.flushed(_WRITTEN_S)
-        if self._run.is_ending:
+        run = self._run
+        is_stored = await run.ledger.flushed(_WRITTEN_S)
+        if run.is_ending:
             return False
-        if not is_stored:
-            self._run.notices.record_rejection(
-                otherwise, "The run log is not writable, so no further attempt is started."
-            )
+        if is_stored:
+            await run.end_attempt(next_adapter, reason)
+        else:
+            run.notices.record_rejection(otherwise, "The run log is not writable, so no further attempt is started.")
+        if isinstance(run.state, Deciding):  # the log fails, or it was cancelled just then
             await self._upstream.intake.release()
-        return is_stored
+        return not run.is_ending
 
-    async def _is_ended(self, next_adapter: str, reason: str) -> bool:
-        """End the attempt whose result is withheld; False if that ended the run."""
-        await self._run.end_attempt(next_adapter, reason)
-        if isinstance(self._run.state, Deciding):
-            await self._upstream.intake.release()  # it was cancelled just then
-        return not self._run.is_ending
-
-    async def _wait(self, step: Retry, outcome: Outcome) -> bool:
+    async def _wait(self, step: Retry, outcome: Failed) -> bool:
         """Wait until the adapter may try again; False if the run is over by then."""
-        assert isinstance(outcome, Failed)
-        if not await self._may_continue("retry_refused"):
-            return False
         reason = f"The model API failed before the agent did any work; retrying in {step.delay_s:.1f} s."
-        if not await self._is_ended("", reason):
+        if not await self._may_go_on("", reason, "retry_refused"):
             return False
         self._course.history = step.history
         state = pb.State(
@@ -251,12 +229,6 @@ class AttemptScheduler:
             else:
                 return step.adapter, backend
         return None
-
-    def _numbered(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
-        if self._course.history.failed is not None:
-            request.relay.first_sequence = self._run.record.last_sequence + 1
-            request.relay.first_attempt = self._run.record.attempt + 1
-        return request
 
 
 def _lower(run: Run, request: adapter_pb2.ExecuteRequest, own: pb.Budget, most: Sequence[pb.Budget]) -> None:

@@ -7,7 +7,7 @@ ended here, with its stream.
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Awaitable
 
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.errors import DragomanError, Reason
@@ -18,7 +18,7 @@ from dragoman.router.model.errors import unknown_run
 from dragoman.router.model.run_record import adapter_lost, cancelled_by_router
 from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.inputs import CancelRequested, Lost
+from dragoman.router.runs.inputs import Abandoned, CancelRequested
 from dragoman.router.runs.state import Superseded, is_accepted, is_at_adapter, is_over, is_replayed
 from dragoman.v1 import adapter_pb2, event_pb2
 
@@ -54,17 +54,12 @@ async def cancel(run: Run, request: adapter_pb2.CancelRequest) -> adapter_pb2.Ca
     if not run.is_ending:
         patience_s = request.grace.ToNanoseconds() / 1e9 + _PROOF_S if request.HasField("grace") else None
         failed = _start(run, request)
-        over = asyncio.ensure_future(run.until(is_over, patience_s))
-        try:
-            either: set[asyncio.Future[Any]] = {failed, over}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if over.done() and not over.result():
-                why = f"did not end the run within {patience_s:.0f} s of the cancel request"
-                run.send(Lost(adapter_lost(run.record.adapter, why)))
-        finally:
-            over.cancel()
+        await first_of(asyncio.shield(failed), run.until(is_over), timeout_s=patience_s)
         if failed.done() and not run.is_ending:
             raise failed.result()
+        if patience_s is not None and not run.is_ending:
+            why = f"did not end the run within {patience_s:.0f} s of the cancel request"
+            run.send(Abandoned(adapter_lost(run.record.adapter, why)))
     await run.until(is_over, _STORED_S)
     result = run.record.result
     if result is None or isinstance(run.state, Superseded):
@@ -95,7 +90,7 @@ def _start(
                 failed.set_result(error)
             elif is_at_adapter(run.state):
                 # Nothing else can stop it there than the end of the stream.
-                run.send(Lost(ending or cancelled_by_router(run.record.adapter)))
+                run.send(Abandoned(ending or cancelled_by_router(run.record.adapter)))
                 run.end_upstream()
 
     run.tasks.start(send(), f"cancel {run.run_id}")
@@ -114,7 +109,7 @@ async def send_cancel(run: Run, request: bytes) -> None:
     if (instance := run.instance) is None:
         return
     run.tasks.start(run.backend.end_if_deaf(instance), f"check {run.run_id}")
-    await _deliver(instance, request, asyncio.ensure_future(run.until(is_over)))
+    await _deliver(instance, request, run.until(is_over))
 
 
 async def request_cancel(run: Run, instance: AdapterInstance) -> None:
@@ -122,35 +117,33 @@ async def request_cancel(run: Run, instance: AdapterInstance) -> None:
     why = "the router stopped following the run"
     request = adapter_pb2.CancelRequest(run_id=run.run_id, reason=why).SerializeToString()
     with contextlib.suppress(DragomanError):
-        await _deliver(instance, request, asyncio.ensure_future(instance.gone.wait()))
+        await _deliver(instance, request, instance.gone.wait())
 
 
-async def _deliver(instance: AdapterInstance, request: bytes, until: "asyncio.Future[Any]") -> None:
-    """Send a Cancel, through broken connections, until it is answered or ``until`` is done, which is ended then.
+async def _deliver(instance: AdapterInstance, request: bytes, until: Awaitable[object]) -> None:
+    """Send a Cancel, through broken connections, until it is answered or ``until`` is done.
 
     Raises:
         DragomanError: the adapter's status.
     """
-    backoff = Backoff(_PAUSE_S, _LONGEST_PAUSE_S)
-    try:
-        while not until.done():
-            call = asyncio.ensure_future(instance.channel.answer("Cancel", request))
+
+    async def deliver() -> None:
+        backoff = Backoff(_PAUSE_S, _LONGEST_PAUSE_S)
+        while True:
             try:
-                await asyncio.wait({call, until}, return_when=asyncio.FIRST_COMPLETED)
-                if not until.done():
-                    call.result()
+                await instance.channel.answer("Cancel", request)
             except DragomanError as error:
                 if not is_cut(error):
                     raise
+                await asyncio.sleep(backoff.next_s())
+                await instance.channel.connected()
             else:
                 return
-            finally:
-                call.cancel()
-                await asyncio.gather(call, return_exceptions=True)
-            await asyncio.sleep(backoff.next_s())
-            await first_of(instance.channel.connected(), asyncio.shield(until))
-    finally:
-        until.cancel()
+
+    delivering = asyncio.ensure_future(deliver())
+    await first_of(delivering, until)
+    if not delivering.cancelled():
+        delivering.result()
 
 
 async def end_at_adapter(run: Run, ending: event_pb2.Result) -> None:
@@ -165,7 +158,7 @@ async def end_at_adapter(run: Run, ending: event_pb2.Result) -> None:
     if await run.until(lambda state: not is_at_adapter(state), grace_s + _RESULT_S):
         return
     instance = run.instance
-    run.send(Lost(ending))
+    run.send(Abandoned(ending))
     if instance is not None:
         run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
 

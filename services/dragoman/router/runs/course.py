@@ -5,6 +5,7 @@ from typing import Final
 
 from dragoman.protocol.budgets import BudgetMeter
 from dragoman.protocol.work import EFFECTS, note_work
+from dragoman.router.model.tasks import nothing
 from dragoman.router.policy.next_step import End, Failed, History, NextStep, Outcome, Rules, next_step
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -30,7 +31,7 @@ class Course(Struct, eq=False):
     had_effects: bool = False
     has_shown_effects: bool = False
     """Whether an event shows them; ``had_effects`` also covers those that may be unreported."""
-    on_progress: Callable[[], None] = lambda: None
+    on_progress: Callable[[], None] = nothing
     """Called whenever the agent reports work; ``did_work`` also covers work that may be unreported."""
     meter: BudgetMeter | None = None
     """Counts what all attempts use, if the run has a budget."""

@@ -83,14 +83,8 @@ class ResultStored(Input, frozen=True):
     event: Durable
 
 
-class Exhausted(Input, frozen=True):
-    """No adapter is left to try."""
-
-    result: pb.Result
-
-
-class Lost(Input, frozen=True):
-    """The outcome cannot be known."""
+class Abandoned(Input, frozen=True):
+    """No adapter is left to try, or the outcome cannot be known."""
 
     result: pb.Result
 

@@ -59,18 +59,20 @@ class EventIntake:
         return True
 
     async def take_waiting(self, event: pb.AgentEvent, message: bytes) -> None:
-        """Take any event, once it may be published.
+        """Take any event, once it may be published; those of a batch as if they had come one by one.
 
         Raises:
             ProtocolViolationError: as above.
         """
         if event.HasField("batch"):
-            await self._take_batch(event, message)
+            check_batch(event, len(message))
+            for number, (one, data) in enumerate(zip(event.batch.events, split(message), strict=True), 1):
+                if not self.take_at_once(one, data):
+                    await self.take_waiting(one, data)
+                elif not number % _AT_ONCE:
+                    await asyncio.sleep(0)
             return
-        if self.stand_in is None:
-            await self._take_alone(event, message)
-            return
-        for one, data in self.stand_in.take(event, message):
+        for one, data in [(event, message)] if self.stand_in is None else self.stand_in.take(event, message):
             await self._take_alone(one, data)
 
     async def _take_alone(self, event: pb.AgentEvent, message: bytes) -> None:
@@ -87,26 +89,6 @@ class EventIntake:
         if run.is_ending:
             return  # meanwhile
         self._take_one(event, message, is_withheld=is_withheld)
-
-    async def _take_batch(self, batch: pb.AgentEvent, message: bytes) -> None:
-        """Take what is in a batch: as if its events had come one by one, and without a wait that is not needed.
-
-        None of them is a result that may be withheld, or a word about the session.
-        """
-        run = self._run
-        check_batch(batch, len(message))
-        if self.stand_in is not None:
-            for data in split(message):
-                await self.take(data)
-            return
-        for number, (event, data) in enumerate(zip(batch.batch.events, split(message), strict=True), 1):
-            if not run.ledger.is_ready(event.sequence):
-                await run.ledger.may_publish(event.sequence)
-            elif not number % _AT_ONCE:
-                await asyncio.sleep(0)
-            if run.is_ending:
-                return  # meanwhile
-            self._take_one(event, data, is_withheld=False)
 
     async def release(self) -> None:
         """Let the withheld result be the run's, as no attempt follows."""
@@ -133,7 +115,7 @@ class EventIntake:
     def _take_durable(self, event: pb.AgentEvent, data: bytes) -> None:
         run, kind, withheld = self._run, event.WhichOneof("body"), ""
         if kind == "result":
-            if run.course is not None and not progress_of(run.state).is_cancelling:
+            if not progress_of(run.state).is_cancelling:
                 withheld = run.course.withheld_reason(event.result)
             # Put behind, not written anew: what a later revision says in a result stays as it came.
             more = pb.AgentEvent(result=self._annotations(event.result, withheld))
@@ -145,7 +127,10 @@ class EventIntake:
             run.send(Accepted())
         if withheld:
             run.notices.warn("fallback_withheld", withheld)
-        self._note(event, kind)
+        if kind == "started":
+            self.cwd = event.started.cwd or self.cwd
+            run.course.reports_tools = run.backend.record.declares(pb.FEATURE_TOOL_START)
+        run.course.observe(event, kind)
         if run.spending is not None:
             run.spending.take(event, kind)
         if run.record.result is None:
@@ -158,8 +143,7 @@ class EventIntake:
     def _annotations(self, result: pb.Result, withheld: str) -> pb.Result:
         """Return what the router adds to an adapter's result."""
         run, more = self._run, pb.Result()
-        is_anyones = withheld or (run.course is not None and run.course.rules.has_no_fallback)
-        if is_anyones and needs_candidates(result):
+        if (withheld or run.course.rules.has_no_fallback) and needs_candidates(result):
             tried = {backend.record.type for backend in run.backends}
             more.fallback_candidates.extend(name for name in run.suggest() if name not in tried)
         notes = [text for text in (*run.notices.rejections, withheld) if text]
@@ -173,21 +157,11 @@ class EventIntake:
             more.duration.FromNanoseconds(took_ns)
         return more
 
-    def _note(self, event: pb.AgentEvent, kind: str | None) -> None:
-        course = self._run.course
-        if course is None:
-            return
-        if kind == "started":
-            self.cwd = event.started.cwd or self.cwd
-            course.reports_tools = self._run.backend.record.declares(pb.FEATURE_TOOL_START)
-        course.observe(event, kind)
-
     def _withholds(self, event: pb.AgentEvent, size: int) -> bool:
         run = self._run
         return (
             event.HasField("result")
             and bool(event.sequence)
-            and run.course is not None
             and not progress_of(run.state).is_cancelling
             and run.course.may_continue(event.result)
             and run.record.validator.would_accept(event, "result", size)
@@ -199,11 +173,11 @@ class EventIntake:
         if kind == "gap":
             run.record.accept_gap(event.gap)
             run.ledger.skip(event.gap.to_sequence)
-            if run.course is not None:
-                run.course.assume_effects()
+            run.course.assume_effects()
         elif kind == "replay_done":
             # All that its adapter ever sent is here; a router before this one cannot have published more.
             run.record.published_before = 0
+            run.ledger.changed()
             run.send(Replayed())
         elif kind != "input_request" or run.record.remember_request(event):
             run.fanout.send_ephemeral(data)

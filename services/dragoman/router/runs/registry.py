@@ -33,7 +33,7 @@ from dragoman.router.runs.state import (
     has_adapter,
     is_over,
 )
-from dragoman.router.runs.upstream import UpstreamStream, end_duplicate
+from dragoman.router.runs.upstream import UpstreamStream
 from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2, event_pb2
 
@@ -101,23 +101,6 @@ class RunRegistry:
             raise taken(request.run_id)
         return run
 
-    async def recall(self, request: adapter_pb2.ExecuteRequest) -> StoredRun | None:
-        """Return what is kept of the run that this very request started, here before or elsewhere.
-
-        ``None`` if its id is new, or known by now.
-
-        Raises:
-            DragomanError: RUN_ID_REUSED, or RUN_LOG_UNAVAILABLE.
-        """
-        if not request.run_id:
-            return None
-        stored = await self.run_log.find(request.run_id)
-        if stored is None or stored.digest is None or request.run_id in self._runs:
-            return None
-        if stored.digest != self.run_log.digests.digest(request):
-            raise taken(request.run_id)
-        return stored
-
     def execute(
         self,
         request: adapter_pb2.ExecuteRequest,
@@ -165,13 +148,15 @@ class RunRegistry:
                 await self.exclusion.refuse_elsewhere(run.record, run.record.adapter)
             most = await self._spending.admit(run)
             run.log.info("run accepted")
-            clock, refuse_move = self._host.clock, self.exclusion.refuse_move
-            upstream = UpstreamStream(run, clock, self._reattach_s)
-            await AttemptScheduler(run, self._admission, clock, refuse_move, upstream).go(
+            upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
+            await AttemptScheduler(
+                run,
+                self._admission,
+                self.exclusion.refuse_move,
+                upstream,
                 request,
                 lambda: self.sessions.prepare(session, request, run.backend, run.session, run.notices.warn),
-                most,
-            )
+            ).go(most)
         except DragomanError as error:
             run.send(Refused(error))
 
@@ -192,16 +177,12 @@ class RunRegistry:
         run.keepalive.release(by_server=True)
         return run
 
-    def follow(self, run: Run) -> None:
-        """Follow a run that was taken over at the process that it is pinned to."""
-        upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
-
-        async def follow_on() -> None:
+    async def follow(self, run: Run) -> None:
+        """Follow a run that was taken over, to its end, at the process that it is pinned to."""
+        with self._admission.kept(run):
             if run.spending is not None:
                 await run.spending.recall()
-            await upstream.follow_on()
-
-        run.start(lambda: self._admission.keep(run, follow_on()), "run")
+            await UpstreamStream(run, self._host.clock, self._reattach_s).follow_on()
 
     def _add(self, run: Run, orphan_after_s: float, stored: StoredRun | None = None) -> Run:
         remark = functools.partial(run.notices.warn, each_time=True)
@@ -224,9 +205,6 @@ class RunRegistry:
         self._drop(run.run_id)
         if run.instance is not None and run.ledger.is_begun:
             run.backend.lose(run.instance)
-        elif run.instance is not None:
-            # Both routers accepted it, as this one could not ask the log; so there are perhaps two agents at it.
-            run.tasks.start(end_duplicate(run, run.instance, self.run_log), f"leave {run.run_id}")
 
     def _over(self, run: Run) -> None:
         self.ended(run)
@@ -236,7 +214,7 @@ class RunRegistry:
         if is_here and (run.refusal is not None or run.record.is_free):
             self._drop(run.run_id)  # whichever router its request comes to starts it anew
         elif is_here:
-            self._retained.add(run.run_id, run.fanout.kept_bytes, self._host.clock.monotonic())
+            self._retained.add(run.run_id, self._host.clock.monotonic())
             self._expire()
 
     def _expire(self) -> None:

@@ -23,21 +23,19 @@ from msgspec.structs import replace
 class Progress(Struct, frozen=True):
     """What is known of a live run in each of its states."""
 
-    is_known: bool = False
-    """The caller may rely on the run: an adapter has it, or it was reported as queued."""
+    was_accepted: bool = False
+    """An adapter has the run, or had it."""
     was_queued: bool = False
     """The run was reported as queued, so that it ends with a result and not with a status."""
     is_cancelling: bool = False
     """The end of the run was requested: no further attempt follows."""
-    is_inherited: bool = False
-    """The run was begun by another router."""
     is_replayed: bool = True
-    """What the adapter had of an inherited run has arrived."""
+    """What the adapter had of the run has arrived, if another router began it."""
     failed: pb.Result | None = None
     """How the last attempt ended that another one was to follow."""
 
 
-INHERITED: Final = Progress(is_known=True, is_inherited=True, is_replayed=False)
+INHERITED: Final = Progress(was_accepted=True, is_replayed=False)
 """What is known of a run that another router began."""
 
 
@@ -153,7 +151,7 @@ def decide(state: State, event: to.Input) -> Decision:
             decision = _after_the_end(state, event)
         case _, to.LeaseLost():
             decision = Superseded(state), (do.Release(),)
-        case _, to.Lost(result):
+        case _, to.Abandoned(result):
             decision = _end(state, result)
         case Deciding(), _:
             decision = _deciding(state, event)
@@ -172,16 +170,13 @@ def _queued(state: Queued, event: to.Input) -> Decision | None:
     match event:
         case to.StatusReported(status):
             was_queued = state.progress.was_queued or status.phase == pb.RUN_PHASE_QUEUED
-            is_known = state.progress.is_known or was_queued
-            return _update(state, was_queued=was_queued, is_known=is_known), (do.ReportStatus(status),)
+            return _update(state, was_queued=was_queued), (do.ReportStatus(status),)
         case to.Assigned(at):
             return Starting(state.progress, at), ()
         case to.Declined():
             return state, ()
         case to.CancelRequested():
             return _cancel(state)
-        case to.Exhausted(result):
-            return _end(state, result)
         case to.Refused(error):
             return Rejected(state, error), (do.Reject(error),)
         case _:
@@ -201,7 +196,7 @@ def _recovering(state: Recovering, event: to.Input) -> Decision | None:
 def _at_adapter(state: _AtAdapter, event: to.Input) -> Decision | None:
     match event:
         case to.Replayed():
-            return _update(state, is_replayed=True), () if state.progress.is_replayed else (do.Persist(),)
+            return _update(state, is_replayed=True), ()
         case to.CancelRequested():
             return _update(state, is_cancelling=True), ()
         case to.Declined():
@@ -218,7 +213,7 @@ def _at_adapter(state: _AtAdapter, event: to.Input) -> Decision | None:
         case _ if isinstance(state, Reconnecting):
             return _reconnecting(state, event)
         case to.Accepted():
-            return Streaming(replace(state.progress, is_known=True), state.at), ()
+            return Streaming(replace(state.progress, was_accepted=True), state.at), ()
         case to.AttemptFailed(result, data):
             return Deciding(state.progress, state.at, result, data), ()
         case to.ResultReceived(durable):
@@ -230,7 +225,7 @@ def _at_adapter(state: _AtAdapter, event: to.Input) -> Decision | None:
 def _reconnecting(state: Reconnecting, event: to.Input) -> Decision | None:
     match event:
         case to.Accepted():
-            known = replace(state.progress, is_known=True)
+            known = replace(state.progress, was_accepted=True)
             return Reconnecting(known, state.at, is_accepted=True), ()
         case to.Reconnected() if state.is_accepted:
             return Streaming(state.progress, state.at), ()
@@ -307,8 +302,8 @@ def progress_of(state: State) -> Progress:
 
 
 def is_known(state: State) -> bool:
-    """Return whether the caller may rely on the run, or it has ended."""
-    return is_over(state) or progress_of(state).is_known
+    """Return whether the caller may rely on the run, as it was accepted or reported as queued; or it has ended."""
+    return is_over(state) or progress_of(state).was_accepted or progress_of(state).was_queued
 
 
 def is_replayed(state: State) -> bool:

@@ -23,7 +23,6 @@ from dragoman.protocol.identity import RUN_ID_METADATA_KEY, RUN_TOKEN_METADATA_K
 from dragoman.protocol.limits import MAX_REQUEST_BYTES, MIB, RETAIN_FINISHED_S
 from dragoman.router.adapters.channel import StreamCall, explained, is_cut, is_too_large, never_connected
 from dragoman.router.adapters.instance import AdapterInstance
-from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import (
     VIOLATION_CODE,
@@ -35,11 +34,10 @@ from dragoman.router.model.stream_validator import ProtocolViolationError
 from dragoman.router.model.tasks import first_of
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.cancellation import request_cancel
-from dragoman.router.runs.inputs import Accepted, Declined, Disconnected, Lost, Reconnected
+from dragoman.router.runs.inputs import Abandoned, Accepted, Declined, Disconnected, Reconnected
 from dragoman.router.runs.intake import EventIntake, parsed
 from dragoman.router.runs.stand_in import StandIn
 from dragoman.router.runs.state import Reconnecting, is_at_adapter, progress_of
-from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
@@ -98,108 +96,105 @@ class UpstreamStream:
         self._cause = ""
         self._begins_at = 1
         """The sequence of the first event that the present adapter may send."""
-        self._refused: DragomanError | None = None
 
-    async def execute(self, request: bytes, stand_in: StandIn | None) -> DragomanError | None:
+    async def execute(self, request: bytes, stand_in: StandIn | None) -> None:
         """Write down where the run is, start it at its adapter, and follow it until that one is done.
 
         Args:
             request: for the adapter, serialized.
             stand_in: does what the adapter leaves to a router; ``None`` if that is nothing.
 
-        Returns:
-            Why the adapter did not take it; ``None`` if it did.
-
         Raises:
-            DragomanError: there is no adapter.
+            DragomanError: there is no adapter, or it does not take the run.
         """
         self._begins_at = self._run.record.last_sequence + 1
-        for _ in range(_PROCESSES):
+        for number in range(1, _PROCESSES + 1):
             async with self._run.backend.use() as instance:
                 if self._run.is_ending:
-                    return None
+                    return
                 self._run.assign(instance, is_bound=stand_in is not None and stand_in.is_needed)
                 # Before it may begin there: who takes the run over must not take it for one that never began.
                 await self._run.ledger.assigned()
                 if progress_of(self._run.state).is_cancelling:
                     self._run.send(Declined())  # it was cancelled before it was sent there
-                    return None
+                    return
                 self.intake.stand_in = stand_in
                 batching = _BATCHING if instance.grants_batching else b""
-                with contextlib.nullcontext() if stand_in is None else stand_in.watching():
-                    await self._counted(instance, request + batching)
-            if self._refused is None or self._refused.reason is not Reason.DRAINING:
-                break
+                try:
+                    with contextlib.nullcontext() if stand_in is None else stand_in.watching():
+                        await self._follow(instance, request + batching)
+                except DragomanError as error:
+                    if error.reason is not Reason.DRAINING or number == _PROCESSES:
+                        raise
+                else:
+                    return
             # Its health is about to say so, too. Another process, or its successor, takes the run.
             instance.serving.clear()
             self._run.send(Declined())
-        return self._refused
 
     async def follow_on(self) -> None:
         """Follow a run that a router followed before, at the process it is pinned to, from its last event here."""
         instance = self._run.instance
         assert instance is not None
         with instance.used():
-            await self._counted(instance, None)
+            await self._follow(instance, None)
 
-    async def _counted(self, instance: AdapterInstance, execute: bytes | None) -> None:
-        record = self._run.backend.record
+    async def _follow(self, instance: AdapterInstance, execute: bytes | None) -> None:
+        """Read one stream after another: of Execute, if there is such a request, and then of Attach.
+
+        Raises:
+            DragomanError: the adapter does not take the run.
+        """
+        run, record = self._run, self._run.backend.record
+        patience = ReconnectPolicy(self._reattach_s)
         record.live_runs += 1
         try:
-            await self._follow(instance, execute)
+            while is_at_adapter(run.state):
+                try:
+                    await self._drain(instance, execute, patience)
+                except ProtocolViolationError as error:
+                    run.send(Abandoned(protocol_violated(run.record.adapter, error)))
+                    run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
+                except _BrokenError as broken:
+                    if is_at_adapter(run.state):
+                        run.send(Disconnected())
+                        await self._recover(instance, broken, patience, is_attach=execute is None)
+                        if broken.was_sent:
+                            execute = None  # it was perhaps received: Attach shows whether it was
         finally:
             record.live_runs -= 1
 
-    async def _follow(self, instance: AdapterInstance, execute: bytes | None) -> None:
-        """Read one stream after another: of Execute, if there is such a request, and then of Attach."""
-        run, self._refused = self._run, None
-        patience = ReconnectPolicy(self._reattach_s)
-        while not self._is_done():
-            try:
-                await self._drain(instance, execute, patience)
-            except ProtocolViolationError as error:
-                run.send(Lost(protocol_violated(run.record.adapter, error)))
-                run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
-            except _BrokenError as broken:
-                if self._is_done():
-                    return
-                run.send(Disconnected())
-                is_attach = execute is None
-                if await self._recover(instance, broken, patience, is_attach=is_attach) and broken.was_sent:
-                    execute = None  # it was perhaps received, and is not sent again: Attach shows whether it was
-
-    def _is_done(self) -> bool:
-        return self._refused is not None or not is_at_adapter(self._run.state)
-
     async def _recover(
         self, instance: AdapterInstance, broken: _BrokenError, patience: "ReconnectPolicy", *, is_attach: bool
-    ) -> bool:
-        """Say whether it is worth another try, once it is; else end the run."""
+    ) -> None:
+        """Wait until another try is worth it; else end the run.
+
+        Raises:
+            DragomanError: the adapter does not take the run.
+        """
         run, error = self._run, broken.error
         if error is not None and not is_attach and self._is_refusal(error):
-            self._refused = error
-            return False
+            raise error
         if (ending := self._final(broken, is_attach=is_attach)) is not None:
-            run.send(Lost(ending))
-            return False
+            run.send(Abandoned(ending))
+            return
         if error is not None and broken.was_sent and patience.deadline is None:
             self._remark(error, broken)
         if await patience.outlast(instance):
-            return True
+            return
         if instance.gone.is_set():
-            run.send(Lost(adapter_lost(run.record.adapter, instance.gone_because)))
+            run.send(Abandoned(adapter_lost(run.record.adapter, instance.gone_because)))
         elif not is_attach and not broken.was_sent and error is not None:
-            self._refused = error
+            raise error
         else:
-            run.send(Lost(adapter_lost(run.record.adapter, f"was unreachable for {self._reattach_s:g} s")))
+            run.send(Abandoned(adapter_lost(run.record.adapter, f"was unreachable for {self._reattach_s:g} s")))
             run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
-        return False
 
     def _final(self, broken: _BrokenError, *, is_attach: bool) -> pb.Result | None:
         """Return how the run ends, as a later Attach would get the same status; ``None`` if it may succeed."""
-        run, record, code = self._run, self._run.record, broken.code
+        record, code = self._run.record, broken.code
         is_young = self._clock.time() - record.accepted_at < _REMEMBERED_S
-        is_untouched = progress_of(run.state).is_inherited and not record.last_sequence
+        is_untouched = record.published_before and not record.last_sequence
         if code is grpc.StatusCode.NOT_FOUND and is_untouched and is_young:
             return not_started(record.adapter)  # it never was there: its adapter would remember one of that age
         if code not in _FINAL or not is_attach:
@@ -230,7 +225,13 @@ class UpstreamStream:
         token, metadata = self._run.adapter_token, self._run.span.trace.metadata
         metadata += ((RUN_TOKEN_METADATA_KEY, token),) if token else ()
         method = "Attach" if execute is None else "Execute"
-        request = self._attach_request(instance) if execute is None else execute
+        request = execute
+        if request is None:
+            attach = adapter_pb2.AttachRequest(run_id=self._run.run_id, hold=True)
+            attach.after_sequence = self._run.record.last_sequence
+            if instance.grants_batching:
+                attach.batching.SetInParent()
+            request = attach.SerializeToString()
         call = instance.channel.stream(method, request, metadata=metadata)
         self._run.end_upstream = call.cancel
         self._run.record.validator.begin_stream()
@@ -245,7 +246,7 @@ class UpstreamStream:
                     if any(key == RUN_ID_METADATA_KEY for key, _value in await call.initial_metadata()):
                         self._run.send(Accepted())
                     message = await call.read()
-                patience.restore()
+                patience.deadline = None
                 if isinstance(self._run.state, Reconnecting):
                     self._run.send(Reconnected())
                 await self._read(call, message)
@@ -277,29 +278,16 @@ class UpstreamStream:
             message = await call.read()
         raise ProtocolViolationError("the stream ended without a result")
 
-    def _attach_request(self, instance: AdapterInstance) -> bytes:
-        record = self._run.record
-        return adapter_pb2.AttachRequest(
-            run_id=record.run_id,
-            after_sequence=record.last_sequence,
-            hold=True,
-            batching=adapter_pb2.Batching() if instance.grants_batching else None,
-        ).SerializeToString()
-
 
 class ReconnectPolicy:
-    """For how long a broken stream is tried to be followed; restored whenever something comes."""
+    """For how long a broken stream is tried to be followed."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._backoff = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S)
         self._last_break = float("-inf")
         self.deadline: float | None = None
-        """When it ends; ``None`` while nothing is wrong."""
-
-    def restore(self) -> None:
-        """Take note that something came."""
-        self.deadline = None
+        """When it ends; set to ``None`` whenever something comes, as nothing is wrong then."""
 
     async def outlast(self, instance: AdapterInstance) -> bool:
         """Wait until there is a connection again; False if the process is gone or it takes too long."""
@@ -330,15 +318,3 @@ async def _let_end(run: Run, call: StreamCall) -> None:
                 run.notices.warn(
                     VIOLATION_CODE, f"Adapter {adapter!r} violated the protocol: it sent an event after the result."
                 )
-
-
-async def end_duplicate(run: Run, instance: AdapterInstance, run_log: RunLog) -> None:
-    """End a run at its adapter that another router accepted, too, unless both are the same run there."""
-    try:
-        stored = await run_log.find(run.run_id)
-    except DragomanError:
-        return  # no stream holds it at its adapter any more, which ends it too, later
-    if stored is None or not isinstance(stored.assignment, Dispatched):
-        return
-    if stored.assignment.instance_id != instance.instance_id:
-        await request_cancel(run, instance)
