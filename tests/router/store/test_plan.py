@@ -1,11 +1,12 @@
 """What the writer does next, as a table: what waits → the rows of one transaction → what waits then."""
 
+import gc
 from collections.abc import Sequence
 
 import pytest
 from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
 from dragoman.router.storage.batches import UnpackedEvents, unpack
-from dragoman.router.storage.logged import ROW_BYTES, LoggedRun, RowState
+from dragoman.router.storage.logged import NOTED, ROW_BYTES, LoggedRun, RowState, WaitingEvent
 from dragoman.router.storage.plan import plan
 from dragoman.v1 import router_pb2
 from hypothesis import given
@@ -26,7 +27,7 @@ def logged(waiting: Waiting, stored: int = 0, *, dropped: int = 0, run_id: str =
         lambda _code, _text: None,
         lambda: None,
         RowState.STORED,
-        waiting=list(waiting),
+        waiting=[WaitingEvent(*one) for one in waiting],
         logged=stored,
         size=100,
         waiting_bytes=sum(len(data) for _, data in waiting),
@@ -92,8 +93,8 @@ def test_the_table(case: str) -> None:
     freed = write.apply()
     assert run.stored is (before if waits else write.row)
     assert (run.logged, run.size) == (log_end, write.row.size)
-    assert [sequence for sequence, _ in run.waiting] == waits
-    assert run.waiting_bytes == sum(len(data) for _, data in run.waiting) == bytes_before - freed
+    assert [event.sequence for event in run.waiting] == waits
+    assert run.waiting_bytes == sum(len(event.data) for event in run.waiting) == bytes_before - freed
     assert run.is_changed == bool(waits)
     assert plan([run])[0].row.logged == run.last if waits else plan([run]) == []
 
@@ -101,12 +102,16 @@ def test_the_table(case: str) -> None:
 def test_events_that_come_while_a_write_is_executed_wait_for_the_next() -> None:
     run = logged([(1, b"a")])
     (write,) = plan([run])
-    run.waiting.append((2, b"bb"))
+    run.waiting.append(WaitingEvent(2, b"bb"))
     run.waiting_bytes, run.last, run.changes, run.dropped = 3, 2, run.changes + 1, 3
     assert write.apply() == 1
-    assert (list(run.waiting), run.waiting_bytes, run.is_changed, run.dropped) == ([(2, b"bb")], 2, True, 3)
+    assert (run.waiting, run.waiting_bytes, run.is_changed, run.dropped) == ([WaitingEvent(2, b"bb")], 2, True, 3)
     (write,) = plan([run])
     assert shown(write.events) == [(2, 2, [b"bb"]), (3, 3, None)]
+
+
+def test_what_waits_brings_no_search_for_garbage_nearer() -> None:
+    assert not gc.is_tracked(WaitingEvent(1, b"e"))
 
 
 def test_small_runs_come_first_and_each_gets_something() -> None:
@@ -134,9 +139,24 @@ def test_only_events_that_were_added_leave_the_rest_of_the_row_alone() -> None:
     run = logged([(1, b"a")])
     run.row_change = run.written = 1
     (write,) = plan([run])
-    assert write.row == StoredProgress("r", "o", 1, 101)
+    assert write.row == StoredProgress("r", "o", 1, 101, may_lag=True)
     write.apply()
     assert not run.is_changed
+
+
+def test_the_row_says_how_far_the_log_is_once_in_a_while() -> None:
+    run = logged([])
+    run.row_change = run.written = run.changes
+    lags = []
+    for end in (NOTED, 2 * NOTED, 2 * NOTED + 1, 2 * NOTED + 2):
+        run.waiting = [WaitingEvent(sequence, b"") for sequence in range(run.logged + 1, end + 1)]
+        run.last, run.changes = end, run.changes + 1
+        (write,) = plan([run])
+        assert isinstance(write.row, StoredProgress)
+        write.apply()
+        assert run.logged == end
+        lags.append((write.row.may_lag, run.noted))
+    assert lags == [(True, 0), (False, 2 * NOTED), (True, 2 * NOTED), (True, 2 * NOTED)]
 
 
 @pytest.mark.parametrize(("budget", "is_over"), [(9, True), (1, False)])

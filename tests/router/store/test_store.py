@@ -10,7 +10,7 @@ import pytest
 import yoyo
 from dragoman.protocol.limits import MIB
 from dragoman.router.model.assignment import Dispatched
-from dragoman.router.model.stored import RunQuery, SessionId, StoredEvents, StoredRun
+from dragoman.router.model.stored import RunQuery, SessionId, StoredEvents, StoredProgress, StoredRun
 from dragoman.router.storage.database import Database, Row, Statement, StoreError, Value
 from dragoman.router.storage.postgres import PostgresDatabase
 from dragoman.router.storage.session_table import session_name
@@ -173,6 +173,48 @@ async def test_a_run_of_another_owner_is_not_written_over(store: Store) -> None:
     assert (await kept(store)).logged == 0
     assert await store.write([StoredEvents("r", 1, 2, b"mine")], [replace(taken, logged=2)]) == []
     assert (await kept(store)).logged == 2
+
+
+async def test_a_row_that_lags_behind_its_events_is_read_as_if_it_did_not(store: Store) -> None:
+    for run_id in ("q", "r", "s"):
+        await store.begin(a_run(run_id, logged=4, size=100))
+    more = [StoredEvents("r", 5, 6, b"two"), StoredEvents("r", 7, 9, None)]
+    assert await store.write(more, [StoredProgress("r", "one", 9, 103, may_lag=True)]) == []
+    await store.write([StoredEvents("s", 5, 5, b"e")], [StoredProgress("s", "one", 5, 101)])
+    read = [
+        *await store.runs(RunQuery(), before=None, size=9),
+        *await store.at_task("c", "a", "t"),
+        *await store.leases.runs("one"),
+        *[await kept(store, run_id) for run_id in ("q", "r", "s")],
+        *await store.leases.claim("two", now=51.0, lease_until=99.0),
+        await store.leases.take("r", of="two", owner="three", lease_until=99.0) or a_run(),
+    ]
+    found = {(run.run_id, run.logged, run.size, run.state.run.last_sequence) for run in read}
+    assert found == {("q", 4, 100, 4), ("r", 9, 103, 9), ("s", 5, 101, 5)}
+    assert len(read) == 16
+
+
+async def test_events_of_a_run_whose_row_may_lag_are_refused_if_another_owner_has_it(store: Store) -> None:
+    progress = StoredProgress("r", "one", 2, 5, may_lag=True)
+    for run_id in ("r", "s"):
+        await store.begin(a_run(run_id))
+    await store.leases.take("r", of="one", owner="two", lease_until=99.0)
+    mine = StoredEvents("s", 1, 1, b"e")
+    refused = [StoredEvents("r", 1, 2, b"late"), mine], [progress, StoredProgress("s", "one", 1, 1, may_lag=True)]
+    assert await store.write(*refused) == ["r"]
+    assert await store.events("r", 0) == []
+    assert await store.write(*refused) == ["r"], "what was perhaps written, and is, is no other owner's"
+    assert await store.events("s", 0) == [mine]
+
+
+async def test_only_where_one_transaction_writes_at_a_time_a_row_lags(database: Database) -> None:
+    store = Store(database)
+    await store.open()
+    await store.begin(a_run())
+    await store.write([StoredEvents("r", 1, 2, b"e")], [StoredProgress("r", "one", 2, 1, may_lag=True)])
+    ((logged,),) = await database.fetch("SELECT logged FROM runs", {})
+    assert logged == (2 if database.locking else 0)
+    await store.close()
 
 
 async def test_only_an_expired_lease_is_taken_over(store: Store) -> None:

@@ -554,7 +554,8 @@ async def test_the_row_of_a_run_is_written_when_it_changed_and_not_with_every_ev
         run.append(sequence, b"text", changes_row=False)
         assert await run.flushed(DEADLINE_S)
     stored = await harness.stored()
-    assert (stored.logged, stored.size, stored.state.run.last_sequence) == (3, 12, 3)
+    assert (stored.logged, stored.state.run.last_sequence) == (3, 3)
+    assert 12 <= stored.size <= 15, "as events, or as rows of them"
     assert asked == []
     run.append(4, b"state")
     run.append(5, b"text", changes_row=False)

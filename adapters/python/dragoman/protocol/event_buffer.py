@@ -355,8 +355,7 @@ class Reader:
         while True:
             if self.is_dropped:
                 raise SlowReaderError(self.last_sequence)
-            events = self._take()
-            if events:
+            if self._has_more() and (events := self._take()):
                 return events
             if self._fanout.is_closed:
                 return []
@@ -368,6 +367,11 @@ class Reader:
         self._fanout._readers.discard(self)  # noqa: SLF001 - one machine in two classes
         if self.holds:
             self._fanout._note_taken()  # noqa: SLF001 - one machine in two classes
+
+    def _has_more(self) -> bool:
+        """Return whether there is something to take, perhaps: mostly not, as it comes later."""
+        end = self._fanout._removed + len(self._fanout._entries)  # noqa: SLF001 - as above
+        return self._index < end or bool(self._ephemeral) or self._replay_until is not None
 
     def _take(self) -> list[bytes]:
         fanout = self._fanout

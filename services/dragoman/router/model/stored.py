@@ -42,13 +42,15 @@ class StoredRun(Struct, frozen=True):
     """What it has used of the operator's budgets. Only written."""
 
 
-class StoredProgress(Struct, frozen=True):
+class StoredProgress(Struct, frozen=True, gc=False):
     """How far a run is stored, of which nothing else has changed."""
 
     run_id: str
     owner: str
     logged: int
     size: int
+    may_lag: bool = False
+    """Whether its row may say less, as the rows of its events show the rest."""
 
 
 class StoredEvents(Struct, frozen=True):

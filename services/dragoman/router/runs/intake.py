@@ -134,7 +134,9 @@ class EventIntake:
         if run.spending is not None:
             run.spending.take(event, kind)
         if run.record.result is None:
-            run.append(event.sequence, data, changes_record=kind in READ or bool(event.message.input_id))
+            # Asked only of a message: a field that is not set would be made for the question.
+            is_input = kind == "message" and bool(event.message.input_id)
+            run.append(event.sequence, data, changes_record=is_input or kind in READ)
         else:
             run.send(ResultReceived(Durable(event.sequence, data)))
         if kind in _HEARD:

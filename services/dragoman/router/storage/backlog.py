@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dragoman.router.model.tasks import Conditions
-from dragoman.router.storage.logged import GATHERED_BYTES, LoggedRun, RowState
+from dragoman.router.storage.logged import GATHERED_BYTES, WRITE_BYTES, WRITE_RUNS, LoggedRun, RowState, WaitingEvent
 
 _GAP: Final = "The run log cannot keep up; some events are not persisted and will be replaced by a gap in replays."
 
@@ -24,6 +24,8 @@ class Backlog:
         self._most = most
         self.work = asyncio.Event()
         """Set when there is something to write."""
+        self.soon = asyncio.Event()
+        """Set when there is more to write than events."""
         self.hurry = asyncio.Event()
         """Set when the writer must not wait for more."""
         self.written = Conditions()
@@ -37,16 +39,19 @@ class Backlog:
         return iter(list(self._runs.values()))
 
     def urge(self) -> None:
-        """Have everything written soon."""
+        """Have everything written at once."""
         self.hurry.set()
+        self.soon.set()
         self.work.set()
 
     def due(self) -> list[LoggedRun]:
-        """Return the runs of which the writer has something to write."""
-        for run in list(self._changed):
-            if not run.is_due or not (run.is_tracked or run.state is RowState.REMOVED):
-                del self._changed[run]
-        return list(self._changed)
+        """Return the runs of which the writer has something to write: first those of whose rows others may wait."""
+        due = [run for run in self._changed if run.is_due and (run.is_tracked or run.state is RowState.REMOVED)]
+        self._changed = dict.fromkeys(due)
+        if len(due) > WRITE_RUNS:
+            # Neighbours in the database are written together.
+            due.sort(key=lambda run: (not run.is_row_changed, run.stored.run_id))
+        return due
 
     def find(self, run_id: str) -> LoggedRun | None:
         """Return the run with this id."""
@@ -88,17 +93,18 @@ class Backlog:
         """
         if not run.is_tracked:
             return  # another router has it, or it cannot be stored
-        run.waiting.append((sequence, data))
+        run.waiting.append(WaitingEvent(sequence, data))
         run.waiting_bytes += len(data)
         run.last = sequence
         self.size += len(data)
         while self.size > self._most and self._drop_oldest():
             pass
-        if self.size > GATHERED_BYTES:
-            self.hurry.set()
+        if run.waiting_bytes > GATHERED_BYTES or self.size > WRITE_BYTES:
+            self.urge()
         run.changes += 1
         if changes_row:
             run.row_change = run.changes
+            self.soon.set()
         self._changed[run] = None
         self.work.set()
 
@@ -114,6 +120,7 @@ class Backlog:
         run.changes += 1
         run.row_change = run.changes
         self._changed[run] = None
+        self.soon.set()
         self.work.set()
 
     def is_writing(self, run_id: str) -> bool:
@@ -131,11 +138,11 @@ class Backlog:
         if not droppable:
             return False
         run = max(droppable, key=lambda item: item.waiting_bytes)
-        sequence, data = run.waiting.pop(0)
+        oldest = run.waiting.pop(0)
         if not run.dropped:
             run.remark("log_gap", _GAP)
-        run.dropped = max(run.dropped, sequence)
-        run.waiting_bytes -= len(data)
-        self.size -= len(data)
+        run.dropped = max(run.dropped, oldest.sequence)
+        run.waiting_bytes -= len(oldest.data)
+        self.size -= len(oldest.data)
         self.lost += 1
         return True

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 
-class UnpackedEvents(Struct, frozen=True):
+class UnpackedEvents(Struct, frozen=True, gc=False):
     """A row of consecutive events that is to be written; packed by who writes it. ``None``: they are missing."""
 
     run_id: str

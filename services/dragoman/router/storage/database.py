@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import getpass
 import os
 import re
@@ -109,6 +110,7 @@ class Database(Protocol):
         """
 
 
+@functools.lru_cache(maxsize=64)
 def with_percent(sql: str) -> str:
     """Return SQL with ``%(names)s`` in place of ``:names``."""
     return _NAMES.sub(r"%(\1)s", sql)

@@ -68,8 +68,8 @@ class RunLedger:
     def over(self) -> None:
         """Note that only the run's result follows, or nothing; what waits is still written."""
         self.entry.is_over = True
-        self._backlog.hurry.set()
         self.changed()
+        self._backlog.urge()
 
     def is_ready(self, sequence: int) -> bool:
         """Return whether ``may_publish`` has nothing to wait for."""
@@ -85,7 +85,7 @@ class RunLedger:
             self._backlog.urge()
             await self._backlog.written.until(lambda: self.entry.may_publish(sequence))
         if not self._has_room():
-            self._backlog.hurry.set()
+            self._backlog.urge()
             await self._backlog.written.until(self._has_room, STALLED_S)
 
     def _has_room(self) -> bool:

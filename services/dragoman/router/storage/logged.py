@@ -11,9 +11,14 @@ from msgspec import Struct, field
 ROW_BYTES: Final = 64 * 1024
 """A row of events is closed at this size, as a reader of the log takes whole ones."""
 GATHERED_BYTES: Final = 4 * ROW_BYTES
-"""So much is written without a wait for more."""
+"""So much of one run is written without a wait for more."""
 WRITE_BYTES: Final = 16 * ROW_BYTES
-"""The size of one transaction: a backlog is written in steps, each of which a slow server completes in time."""
+"""The size of one transaction: a backlog is written in steps, each of which a slow server completes in time. So much
+of all runs is written without a wait for more."""
+NOTED: Final = AHEAD // 2
+"""After so many events a run's row is written even if no more than its end has changed."""
+WRITE_RUNS: Final = 100
+"""The most runs of one transaction: to plan it, and to note that it is done, holds the event loop."""
 
 
 class RowState(enum.Enum):
@@ -33,7 +38,17 @@ class RowState(enum.Enum):
     """Perhaps its row, which is to be deleted: the run never was."""
 
 
-_WRITTEN: Final = frozenset({RowState.NEW, RowState.STORED})
+# Names of their own, as Python 3.11 looks each member of an enumeration up by a function, and hashes it by another.
+_NEW: Final = RowState.NEW
+_STORED: Final = RowState.STORED
+_REMOVED: Final = RowState.REMOVED
+
+
+class WaitingEvent(Struct, frozen=True, gc=False):
+    """An event that waits for the store. No tuple: each that waits would bring the next search for garbage nearer."""
+
+    sequence: int
+    data: bytes
 
 
 class LoggedRun(Struct, eq=False):
@@ -55,10 +70,12 @@ class LoggedRun(Struct, eq=False):
     """Whether the writer has it, and takes more of it."""
     is_behind: bool = False
     """Whether its readers know that the store fails."""
-    waiting: list[tuple[int, bytes]] = field(default_factory=list)
+    waiting: list[WaitingEvent] = field(default_factory=list)
     waiting_bytes: int = 0
     logged: int = 0
     """The last sequence whose event the store has, or that it knows to be missing."""
+    noted: int = 0
+    """The same as its row has it for sure."""
     size: int = 0
     """Bytes of its stored events."""
     dropped: int = 0
@@ -80,7 +97,7 @@ class LoggedRun(Struct, eq=False):
     @property
     def is_gone(self) -> bool:
         """Whether no more of it is written."""
-        return self.state not in _WRITTEN
+        return self.state is not _STORED and self.state is not _NEW
 
     @property
     def is_taken(self) -> bool:
@@ -100,11 +117,11 @@ class LoggedRun(Struct, eq=False):
     @property
     def is_due(self) -> bool:
         """Whether the writer has something to write of it."""
-        return self.is_changed and (self.state in _WRITTEN or self.state is RowState.REMOVED)
+        return self.written < self.changes and (not self.is_gone or self.state is _REMOVED)
 
     def may_publish(self, sequence: int) -> bool:
         """Return whether a sequence may be published: a router that takes the run over leaves it out, too."""
-        return sequence <= self.logged + AHEAD or self.is_gone
+        return sequence <= self.noted + AHEAD or self.is_gone
 
     def supersede(self) -> None:
         """Note that another router has it."""
@@ -112,17 +129,24 @@ class LoggedRun(Struct, eq=False):
 
     def trim(self, written: int) -> int:
         """Drop the waiting events up to a sequence, which are written; return their size."""
-        count = size = 0
-        for sequence, data in self.waiting:
-            if sequence > written:
-                break
-            count += 1
-            size += len(data)
+        if self.waiting and self.waiting[-1].sequence <= written:  # all of them, as mostly
+            count, size = len(self.waiting), self.waiting_bytes
+        else:
+            count, size = self._up_to(written)
         del self.waiting[:count]
         self.waiting_bytes -= size
         if self.dropped <= written:
             self.dropped = 0
         return size
+
+    def _up_to(self, written: int) -> tuple[int, int]:
+        count = size = 0
+        for event in self.waiting:
+            if event.sequence > written:
+                break
+            count += 1
+            size += len(event.data)
+        return count, size
 
 
 def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[UnpackedEvents], int]:
@@ -133,11 +157,18 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[UnpackedEvent
         most: the maximum size of all events, unless the first one alone is larger.
     """
     run_id, expected = run.stored.run_id, run.logged + 1
+    waiting, missing = run.waiting, run.dropped
+    # Mostly some small events, one after the other.
+    if waiting and missing < expected and run.waiting_bytes <= min(most, ROW_BYTES):
+        last = waiting[-1].sequence
+        if last - expected + 1 == len(waiting):
+            row = UnpackedEvents(run_id, expected, last, [event.data for event in waiting])
+            return [row], run.waiting_bytes
     rows: list[UnpackedEvents] = []
     events: list[bytes] = []
     first = size = total = 0
-    missing = run.dropped
-    for sequence, data in run.waiting:
+    for event in waiting:
+        sequence, data = event.sequence, event.data
         if total + len(data) > most and events:
             missing = 0
             break

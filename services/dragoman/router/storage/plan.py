@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from dragoman.router.model.stored import StoredProgress, StoredRun
 from dragoman.router.storage.batches import UnpackedEvents
-from dragoman.router.storage.logged import WRITE_BYTES, LoggedRun, RowState, rows_of
+from dragoman.router.storage.logged import NOTED, WRITE_BYTES, LoggedRun, RowState, rows_of
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -27,6 +27,8 @@ class Write(Struct, frozen=True):
         run.logged, run.size, run.written = row.logged, row.size, self.changes
         if isinstance(row, StoredRun):
             run.stored = row
+        if isinstance(row, StoredRun) or not row.may_lag:
+            run.noted = row.logged
         return run.trim(self.upto)
 
 
@@ -38,8 +40,9 @@ def plan(runs: Iterable[LoggedRun], budget: int = WRITE_BYTES) -> list[Write]:
         budget: the maximum size of all events, unless a run's first one alone is larger.
     """
     writes = []
-    changed = (run for run in runs if run.is_changed and not run.is_gone)
-    for run in sorted(changed, key=lambda run: run.waiting_bytes):
+    changed = [run for run in runs if run.is_changed and not run.is_gone]
+    changed.sort(key=lambda run: run.waiting_bytes)
+    for run in changed:
         events, size = rows_of(run, budget)
         writes.append(_write(run, events, size))
         budget -= size
@@ -48,8 +51,9 @@ def plan(runs: Iterable[LoggedRun], budget: int = WRITE_BYTES) -> list[Write]:
 
 def _write(run: LoggedRun, events: Sequence[UnpackedEvents], size: int) -> Write:
     logged, size = events[-1].last if events else run.logged, run.size + size
-    is_complete, is_new = not run.waiting or logged >= run.waiting[-1][0], run.state is RowState.NEW
-    row: StoredRun | StoredProgress = StoredProgress(run.stored.run_id, run.stored.owner, logged, size)
+    is_complete, is_new = not run.waiting or logged >= run.waiting[-1].sequence, run.state is RowState.NEW
+    may_lag = bool(events) and logged <= run.noted + NOTED
+    row: StoredRun | StoredProgress = StoredProgress(run.stored.run_id, run.stored.owner, logged, size, may_lag)
     if is_new or (is_complete and run.is_row_changed):
         row = replace(run.snapshot(), logged=logged, size=size)
     if is_complete:

@@ -9,15 +9,21 @@ from dragoman.router.storage.batches import UnpackedEvents
 from dragoman.router.storage.database import Row, Statement, Value
 from dragoman.v1 import router_pb2
 
-RUN_COLUMNS: Final = (
+_COLUMNS: Final = (
     "run_id, accepted_at, finished_at, adapter, digest, state, logged, bytes, owner, lease_until, place, orphan_after"
 )
+_BEYOND: Final = "FROM events WHERE events.run_id = runs.run_id AND first > runs.logged"
+"""A run's events that its row does not have yet: see ``StoredProgress.may_lag``."""
+RUN_COLUMNS: Final = (
+    f"{_COLUMNS}, (SELECT COALESCE(max(last), 0) {_BEYOND}), (SELECT COALESCE(sum(length(data)), 0) {_BEYOND})"
+)
+"""What ``stored_run`` reads."""
 
 _CHANGING: Final = (
     *("finished_at", "adapter", "digest", "state", "logged", "bytes", "owner", "lease_until", "place", "outcome"),
 )
 """The columns that change while a run lives."""
-_ALL: Final = (*RUN_COLUMNS.split(", "), "agent_id", "company_id", "task_key", "outcome")
+_ALL: Final = (*_COLUMNS.split(", "), "agent_id", "company_id", "task_key", "outcome")
 _INSERT: Final = (
     f"INSERT INTO runs ({', '.join(_ALL)}) VALUES ({', '.join(f':{name}' for name in _ALL)})"  # noqa: S608 - constants
     f" ON CONFLICT (run_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _CHANGING)}"
@@ -104,12 +110,14 @@ def update(run: StoredRun | StoredProgress) -> Statement:
 
 def stored_run(row: Row) -> StoredRun:
     """Return the run of a row with ``RUN_COLUMNS``."""
-    fields = dict(zip(RUN_COLUMNS.split(", "), row, strict=True))
+    *columns, last, beyond = row
+    fields = dict(zip(_COLUMNS.split(", "), columns, strict=True))
+    fields["logged"] = max(cast("int", fields["logged"]), cast("int", last))
     state = router_pb2.GetRunResponse.FromString(cast("bytes", fields.pop("state")))
     if fields["finished_at"] is None:
         # Not written with every event.
         state.run.last_sequence = max(state.run.last_sequence, cast("int", fields["logged"]))
-    size = cast("int", fields.pop("bytes"))
+    size = cast("int", fields.pop("bytes")) + cast("int", beyond)
     assignment, router = decode_place(cast("str", fields.pop("place")))
     more = {"state": state, "size": size, "assignment": assignment, "router": router}
     return StoredRun(**fields, **more)  # type: ignore[arg-type]  # columns of many types

@@ -115,7 +115,8 @@ class RunLog:
             return self._stored(record, assignment(), orphan_after_s)
 
         row, state = stored or snapshot(), RowState.NEW if stored is None else RowState.STORED
-        run = LoggedRun(row, snapshot, remark, lost, state, last=row.logged, logged=row.logged, size=row.size)
+        upto = row.logged
+        run = LoggedRun(row, snapshot, remark, lost, state, last=upto, logged=upto, noted=upto, size=row.size)
         self.writer.backlog.add(run)
         return RunLedger(self.writer, run)
 

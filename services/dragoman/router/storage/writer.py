@@ -1,6 +1,6 @@
 """Writing the run log behind the runs: in batches, and never in their way.
 
-Events wait in memory, bounded in bytes, and go to the store together every few milliseconds: plan, execute, apply,
+Events wait in memory, bounded in bytes, and go to the store together some times a second: plan, execute, apply,
 again and again. While the store fails, they wait longer, and the readers of their runs get a notice. When there are
 too many, the oldest are dropped, which replays show as a gap.
 """
@@ -15,14 +15,16 @@ from dragoman.protocol.limits import MIB
 from dragoman.protocol.logs import Logger
 from dragoman.router.storage.backlog import Backlog
 from dragoman.router.storage.database import StoreError
-from dragoman.router.storage.logged import GATHERED_BYTES, LoggedRun, RowState
+from dragoman.router.storage.logged import WRITE_BYTES, WRITE_RUNS, LoggedRun, RowState
 from dragoman.router.storage.plan import plan
 from dragoman.router.storage.store import Store
 
 WAITING_BYTES: Final = 32 * MIB
 """The maximum size of the events that wait for the store."""
+EVENTS_S: Final = 0.4
+"""How long events wait for more of them, so that runs with few have several written together."""
 GATHER_S: Final = 0.1
-"""How long events wait for others, to be written together."""
+"""How long what has changed waits for other changes then."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 _UNSTORABLE: Final = "This run can no longer be persisted. Events continue to stream but will not be replayable."
@@ -78,8 +80,8 @@ class Writer:
     async def run(self) -> None:
         """Write until cancelled, or closed."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        while self._has_work() or not self.is_closing:
-            if not self._has_work():
+        while (has_work := self._has_work()) or not self.is_closing:
+            if not has_work:
                 self.backlog.work.clear()
                 await self.backlog.work.wait()
             if not backoff.failures:
@@ -108,11 +110,13 @@ class Writer:
         return self.is_replaced or bool(self.backlog.due())
 
     async def _gather(self) -> None:
-        if not self.is_closing and self.backlog.size < GATHERED_BYTES:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GATHER_S):
-                    await self.backlog.hurry.wait()
+        if not self.is_closing and self.backlog.size < WRITE_BYTES:
+            for event, wait_s in ((self.backlog.soon, EVENTS_S), (self.backlog.hurry, GATHER_S)):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await event.wait()
         # Cleared only now: a request that came before the wait is as urgent as one that comes within it.
+        self.backlog.soon.clear()
         self.backlog.hurry.clear()
 
     async def _write(self, runs: Sequence[LoggedRun]) -> None:
@@ -123,8 +127,9 @@ class Writer:
                 changes = run.changes
                 await self._store.remove(run.stored.run_id, run.stored.owner)
                 run.written = changes
-        await self._execute(runs)
-        self.backlog.written.check()
+        for first in range(0, len(runs) or 1, WRITE_RUNS):
+            await self._execute(runs[first : first + WRITE_RUNS])
+            self.backlog.written.check()
 
     async def _execute(self, runs: Iterable[LoggedRun]) -> None:
         writes = plan(runs)
