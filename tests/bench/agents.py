@@ -44,7 +44,7 @@ async def rounds_of(adapter: str, directory: Path, rounds: int) -> AsyncIterator
         async with startup.router(folder, environment) as (client, router):
 
             async def routed() -> tuple[float, float]:
-                return await _routed(client, router, _request(adapter, own, workspace))
+                return await _routed(client, router, request_for(adapter, own, workspace))
 
             await routed()  # starts the sidecar
             for _ in range(rounds):
@@ -60,7 +60,8 @@ async def rounds_of(adapter: str, directory: Path, rounds: int) -> AsyncIterator
                 }
 
 
-def _request(adapter: str, env: Mapping[str, str], workspace: Path) -> pb.ExecuteRequest:
+def request_for(adapter: str, env: Mapping[str, str], workspace: Path) -> pb.ExecuteRequest:
+    """Return a request for a run with these variables."""
     request = pb.ExecuteRequest(adapter=adapter, prompt=_PROMPT, env=env)
     request.workspace.cwd = str(workspace)
     return request
