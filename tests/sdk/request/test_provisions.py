@@ -302,6 +302,27 @@ async def test_detect_reports_which_login_runs_use(words: Provided, monkeypatch:
     assert [check.code for check in checks if "key" in check.code] == ["api_key_withheld"]
 
 
+@pytest.mark.parametrize(("where", "seen"), [("adapter", None), ("request", "key")])
+async def test_a_login_by_what_runs_do_not_inherit_is_none(
+    words: Provided, monkeypatch: pytest.MonkeyPatch, where: str, seen: str | None
+) -> None:
+    asked = []
+
+    async def auth(_executable: str, env: Any) -> AuthFinding:
+        asked.append(env.get("OTHER_KEY"))
+        return AuthFinding(api.AUTH_STATE_UNKNOWN)
+
+    monkeypatch.setattr(words, "auth", auth)
+    requested = {"OTHER_KEY": "key"} if where == "request" else {}
+    if where == "adapter":
+        monkeypatch.setenv("OTHER_KEY", "key")
+    looked, tested = api.DetectRequest(env=requested), api.TestEnvironmentRequest(env=requested)
+    looked.config["command"] = tested.config["command"] = sys.executable
+    await words.detect(looked)
+    await words.test_environment(tested)
+    assert asked == [seen, seen]
+
+
 def test_which_keys_are_inherited() -> None:
     own = {"A": "1", "B": "2", "C": "3", "D": "4"}
     env = {"A": "1", "B": "2", "C": "other", "E": "5"}

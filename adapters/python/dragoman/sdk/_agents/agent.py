@@ -3,7 +3,6 @@
 ``CommandLineAdapter`` is for agents that are programs, ``InProcessAdapter`` for those that are asked over a network.
 """
 
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self
@@ -72,7 +71,7 @@ class AgentAdapter(AgentHooks, Adapter):
 
     async def detect(self, request: adapter_pb2.DetectRequest) -> adapter_pb2.Detection:
         """Look for the agent."""
-        return await self.look({**os.environ, **request.env}, struct_to_dict(request.config))
+        return await self.look(self.surroundings(request.env), struct_to_dict(request.config))
 
     async def test_environment(
         self, request: adapter_pb2.TestEnvironmentRequest

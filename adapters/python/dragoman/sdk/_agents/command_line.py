@@ -16,7 +16,14 @@ from dragoman.protocol.clocks import Clocks
 from dragoman.protocol.errors import invalid_fields
 from dragoman.sdk._agents.agent import AgentAdapter
 from dragoman.sdk._agents.agent_run import HOOK_FAILED
-from dragoman.sdk._detection.agent import VersionCache, detect_agent, locate, skills_dir, start_problem
+from dragoman.sdk._detection.agent import (
+    VersionCache,
+    detect_agent,
+    locate,
+    program_environment,
+    skills_dir,
+    start_problem,
+)
 from dragoman.sdk._detection.checks import Checks, check_program
 from dragoman.sdk._encoding.config import as_string
 from dragoman.sdk._encoding.json_text import JsonValue
@@ -32,6 +39,7 @@ from dragoman.sdk._run.startup import StartupReports
 from dragoman.sdk._run.supervision import FailureError, supervise
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
+from google.protobuf import struct_pb2
 from msgspec.structs import replace
 
 
@@ -107,6 +115,10 @@ class CommandLineAdapter(AgentAdapter):
     def login_locks(self) -> LoginLocks:
         """The turns of runs that share a login."""
         return LoginLocks()
+
+    def surroundings(self, requested: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that a run would get: a login by one that it does not inherit would be none."""
+        return program_environment(self.spec, struct_pb2.Struct(), requested)
 
     async def look(self, env: Mapping[str, str], config: Mapping[str, JsonValue]) -> adapter_pb2.Detection:
         """Look for the agent."""

@@ -4,7 +4,6 @@ Levels are Paperclip's: an *error* is a set-up that cannot work, a *warning* nev
 the environment is one: it works, and it is billed), *info* is what was found in order.
 """
 
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -39,7 +38,7 @@ async def check_environment(
     if agent.spec.has(event_pb2.FEATURE_WORKSPACE):
         _check_cwd(cwd, checks)
     requested = {**_string_values(config.get("env")), **request.env}
-    env = {**os.environ, **requested}
+    env = agent.surroundings(requested)
     await agent.check_agent(env, config, checks)
     if not any(item.code == "api_key_withheld" for item in checks.items):
         _check_api_keys(agent.spec, env, requested, checks)

@@ -1,6 +1,7 @@
 """What the SDK asks of an agent of any kind: data in ``spec``, and functions that have an answer for most agents."""
 
 import abc
+import os
 import re
 from collections.abc import Iterable, Mapping
 
@@ -80,9 +81,13 @@ class AgentHooks(abc.ABC):
         """Look for the agent.
 
         Args:
-            env: the adapter's own environment with that of the request over it.
+            env: what ``surroundings`` returns.
             config: the request's, unchecked.
         """
+
+    def surroundings(self, requested: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that ``look`` and ``check_agent`` get: the adapter's, and the request's over them."""
+        return {**os.environ, **requested}
 
     async def check_agent(self, env: Mapping[str, str], config: Mapping[str, JsonValue], checks: Checks) -> None:
         """Check that the agent can be used, for TestEnvironment; see ``look`` for the arguments."""
