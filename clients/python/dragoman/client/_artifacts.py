@@ -1,5 +1,6 @@
 """Reading an artifact: its pieces as they come, checked against its digest."""
 
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator
 
@@ -16,17 +17,12 @@ async def pieces(channel: Channel, request: pb.ReadArtifactRequest) -> AsyncIter
         DragomanError: the call failed, or a whole file is not what its digest says.
     """
     digest, due, size = hashlib.sha256(), "", 0
-    call = channel.adapter.ReadArtifact(request)
-    try:
-        async for message in call:
+    async with contextlib.aclosing(channel.messages(channel.adapter.ReadArtifact(request))) as messages:
+        async for message in messages:
             due, size = due or message.sha256, size or message.size
             digest.update(message.data)
             if message.data:
                 yield message.data
-    except grpc.aio.AioRpcError as error:
-        raise channel.error(error) from error
-    finally:
-        call.cancel()
     is_whole = not request.offset and (not request.length or request.length >= size)
     if is_whole and digest.hexdigest() != due:
         wrong = f"artifact {request.name!r} did not come as it was left; its digest differs"

@@ -1,8 +1,8 @@
 """A client's gRPC channel, and the conversion of gRPC's errors."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Awaitable
+from typing import Any, TypeVar
 
 import grpc
 from dragoman.protocol.dialing import open_channel
@@ -72,6 +72,20 @@ class Channel:
             raise
         self.connected = True
         return response
+
+    async def messages(self, call: "grpc.aio.UnaryStreamCall[Any, _T]") -> AsyncGenerator[_T, None]:
+        """Yield the messages of a stream that is not resumed; closed, it ends the call.
+
+        Raises:
+            DragomanError: the call failed.
+        """
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise self.error(error) from error
+        finally:
+            call.cancel()
 
     def error(self, error: grpc.aio.AioRpcError) -> DragomanError:
         """Convert an error of gRPC; a reason of the contract in it shows that the server was reached."""

@@ -1,14 +1,14 @@
 """The client: every RPC of the contract, typed."""
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 import grpc
 from dragoman.client._artifacts import pieces
 from dragoman.client._channel import Channel
-from dragoman.client._logins import steps
-from dragoman.client._requests import duration, send_request, to_struct, update_request
+from dragoman.client._control import RunControl
+from dragoman.client._requests import duration, optional_duration, to_config
 from dragoman.client._stream import RunStream
 from dragoman.protocol.addresses import is_served
 from dragoman.protocol.errors import DragomanError, Reason
@@ -22,16 +22,8 @@ _LIVE_REQUEST_S = 60
 _CHANGES_S = 120
 """Seconds that a large workspace may take to be compared."""
 _PAGE = 1000
-_Item = TypeVar("_Item")
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
-_Listing = TypeVar(
-    "_Listing",
-    router_pb2.ListRunsRequest,
-    router_pb2.ListSessionsRequest,
-    router_pb2.ListAgentsRequest,
-    router_pb2.ListBudgetsRequest,
-)
 
 
 class Client:
@@ -125,9 +117,7 @@ class Client:
             env: environment variables for the detection, e.g. ``PATH``.
             config: settings for the detection; ``command`` names the executable.
         """
-        request = pb.DetectRequest(adapter=adapter, refresh=refresh, env=env)
-        if config:
-            request.config.CopyFrom(to_struct(config))
+        request = pb.DetectRequest(adapter=adapter, refresh=refresh, env=env, config=to_config(config))
         response = await self._ask(self._channel.adapter.Detect, request)
         return list(response.detections)
 
@@ -152,10 +142,8 @@ class Client:
             request: further fields, such as ``model``, ``company_id`` and ``timeout`` (of the live request; 60
                 seconds by default); not changed.
         """
-        merged = pb.TestEnvironmentRequest(adapter=adapter, env=env)
+        merged = pb.TestEnvironmentRequest(adapter=adapter, env=env, config=to_config(config))
         merged.mode = pb.TEST_MODE_LIVE if live else pb.TEST_MODE_QUICK
-        if config:
-            merged.config.CopyFrom(to_struct(config))
         if cwd:
             merged.workspace.cwd = cwd
         if request is not None:
@@ -186,7 +174,9 @@ class Client:
         if self._channel.grants_batching:
             own.batching.SetInParent()
             attach.batching.CopyFrom(own.batching)
-        return RunStream(self._channel, execute=own, attach=attach, reattach_s=self._reattach_s)
+        return RunStream(
+            self._channel, execute=own, attach=attach, reattach_s=self._reattach_s, timeout_s=self._timeout
+        )
 
     def attach(self, run_id: str, *, after_sequence: int = 0, hold: bool = False, adapter: str = "") -> RunStream:
         """Follow an existing run: a replay, ``replay_done``, then live events.
@@ -200,7 +190,10 @@ class Client:
         request = pb.AttachRequest(run_id=run_id, after_sequence=after_sequence, hold=hold, adapter=adapter)
         if self._channel.grants_batching:
             request.batching.SetInParent()
-        return RunStream(self._channel, attach=request, reattach_s=self._reattach_s)
+        return RunStream(self._channel, attach=request, reattach_s=self._reattach_s, timeout_s=self._timeout)
+
+    def _run(self, run_id: str, adapter: str) -> RunControl:
+        return RunControl(self._channel, pb.AttachRequest(run_id=run_id, adapter=adapter), self._timeout)
 
     async def cancel(
         self, run_id: str, *, grace_s: float | None = None, reason: str = "", adapter: str = ""
@@ -216,10 +209,7 @@ class Client:
         Returns:
             The outcome; not CANCELLED if the run ended before.
         """
-        request = pb.CancelRequest(run_id=run_id, reason=reason, adapter=adapter)
-        if grace_s is not None:
-            request.grace.CopyFrom(duration(grace_s, "grace"))
-        return await self._channel.answer(self._channel.adapter.Cancel(request))
+        return await self._run(run_id, adapter).cancel(grace_s=grace_s, reason=reason)
 
     async def respond(
         self, run_id: str, request_id: str, answer: event_pb2.InputAnswer, *, responder: str = "", adapter: str = ""
@@ -233,10 +223,7 @@ class Client:
             responder: who answers, for the record.
             adapter: the run's adapter; empty if the router knows the run.
         """
-        request = pb.RespondRequest(
-            run_id=run_id, request_id=request_id, answer=answer, responder=responder, adapter=adapter
-        )
-        return await self._ask(self._channel.adapter.Respond, request)
+        return await self._run(run_id, adapter).respond(request_id, answer, responder=responder)
 
     async def send(
         self,
@@ -264,9 +251,8 @@ class Client:
             DragomanError: NOT_SUPPORTED: the adapter does not declare the mode, or takes no files or no images;
                 RUN_FINISHED; TOO_MANY_INPUTS.
         """
-        request = send_request(run_id, text, mode, input_id, attachments)
-        request.sender, request.adapter = sender, adapter
-        return await self._ask(self._channel.adapter.Send, request)
+        run = self._run(run_id, adapter)
+        return await run.send(text, mode=mode, attachments=attachments, input_id=input_id, sender=sender)
 
     async def update_run(
         self,
@@ -291,9 +277,8 @@ class Client:
             DragomanError: NOT_SUPPORTED: the adapter does not declare the change; POLICY_DENIED; UPDATE_REFUSED by
                 the agent, and nothing has changed; RUN_FINISHED.
         """
-        request = update_request(run_id, model, permission_mode)
-        request.sender, request.adapter = sender, adapter
-        return await self._ask(self._channel.adapter.UpdateRun, request)
+        run = self._run(run_id, adapter)
+        return await run.update(model=model, permission_mode=permission_mode, sender=sender)
 
     async def get_changes(self, run_id: str, *, with_diffs: bool = True, adapter: str = "") -> pb.GetChangesResponse:
         """Return which files a run with ``track_changes`` has changed: by now, or by its end.
@@ -340,9 +325,7 @@ class Client:
         env: Mapping[str, str] | None = None,
     ) -> pb.ListModelsResponse:
         """List known models. A run may use others."""
-        request = pb.ListModelsRequest(adapter=adapter, refresh=refresh, env=env)
-        if config:
-            request.config.CopyFrom(to_struct(config))
+        request = pb.ListModelsRequest(adapter=adapter, refresh=refresh, env=env, config=to_config(config))
         return await self._ask(self._channel.adapter.ListModels, request)
 
     async def get_quota(
@@ -353,9 +336,7 @@ class Client:
         Raises:
             DragomanError: NOT_IMPLEMENTED: the adapter does not declare FEATURE_QUOTA.
         """
-        request = pb.GetQuotaRequest(adapter=adapter, env=env)
-        if config:
-            request.config.CopyFrom(to_struct(config))
+        request = pb.GetQuotaRequest(adapter=adapter, env=env, config=to_config(config))
         return await self._ask(self._channel.adapter.GetQuota, request)
 
     def login(
@@ -379,10 +360,8 @@ class Client:
         Raises:
             DragomanError: NOT_IMPLEMENTED if the adapter does not declare FEATURE_LOGIN.
         """
-        request = pb.LoginRequest(adapter=adapter, method=method, env=env)
-        if config is not None:
-            request.config.CopyFrom(to_struct(config))
-        return steps(self._channel, request)
+        request = pb.LoginRequest(adapter=adapter, method=method, env=env, config=to_config(config))
+        return self._channel.messages(self._channel.adapter.Login(request))
 
     async def list_skills(
         self, adapter: str = "", *, cwd: str = "", env: Mapping[str, str] | None = None
@@ -427,9 +406,7 @@ class Client:
         Raises:
             DragomanError: ADAPTER_NOT_LAUNCHED if the router did not launch it; or the new process did not get ready.
         """
-        request = router_pb2.RestartAdapterRequest(adapter=adapter)
-        if grace_s is not None:
-            request.grace.CopyFrom(duration(grace_s, "grace"))
+        request = router_pb2.RestartAdapterRequest(adapter=adapter, grace=optional_duration(grace_s, "grace"))
         return await self._channel.answer(self._channel.router.RestartAdapter(request))
 
     async def list_runs(
@@ -441,12 +418,8 @@ class Client:
             filters: fields that are set must match; its paging fields are ignored.
             limit: maximum number.
         """
-
-        async def page(request: router_pb2.ListRunsRequest) -> tuple[Iterable[router_pb2.RunSummary], str]:
-            answer = await self._ask(self._channel.router.ListRuns, request)
-            return answer.runs, answer.next_page_token
-
-        return await _paged(filters or router_pb2.ListRunsRequest(), page, limit)
+        request = filters or router_pb2.ListRunsRequest()
+        return await self._paged(self._channel.router.ListRuns, request, "runs", limit)
 
     async def get_run(self, run_id: str) -> router_pb2.GetRunResponse:
         """Return the state of one run."""
@@ -462,12 +435,8 @@ class Client:
             filters: fields that are set must match; its paging fields are ignored.
             limit: maximum number.
         """
-
-        async def page(request: router_pb2.ListSessionsRequest) -> tuple[Iterable[router_pb2.StoredSession], str]:
-            answer = await self._ask(self._channel.router.ListSessions, request)
-            return answer.sessions, answer.next_page_token
-
-        return await _paged(filters or router_pb2.ListSessionsRequest(), page, limit)
+        request = filters or router_pb2.ListSessionsRequest()
+        return await self._paged(self._channel.router.ListSessions, request, "sessions", limit)
 
     async def get_session(self, key: pb.SessionKey, adapter: str) -> router_pb2.StoredSession:
         """Return one stored session.
@@ -514,12 +483,8 @@ class Client:
         Args:
             limit: maximum number.
         """
-
-        async def page(request: router_pb2.ListAgentsRequest) -> tuple[Iterable[router_pb2.StoredAgent], str]:
-            answer = await self._ask(self._channel.router.ListAgents, request)
-            return answer.agents, answer.next_page_token
-
-        return await _paged(router_pb2.ListAgentsRequest(), page, limit)
+        request = router_pb2.ListAgentsRequest()
+        return await self._paged(self._channel.router.ListAgents, request, "agents", limit)
 
     async def update_agent(self, agent: router_pb2.StoredAgent) -> router_pb2.StoredAgent:
         """Replace a stored agent as a whole, and return it as it is stored.
@@ -569,26 +534,20 @@ class Client:
             name: only the budget with this name; empty for all.
             limit: maximum number.
         """
+        request = router_pb2.ListBudgetsRequest(name=name)
+        return await self._paged(self._channel.router.ListBudgets, request, "budgets", limit)
 
-        async def page(request: router_pb2.ListBudgetsRequest) -> tuple[Iterable[router_pb2.BudgetStatus], str]:
-            answer = await self._ask(self._channel.router.ListBudgets, request)
-            return answer.budgets, answer.next_page_token
-
-        return await _paged(router_pb2.ListBudgetsRequest(name=name), page, limit)
-
-
-async def _paged(
-    filters: _Listing, page: Callable[[_Listing], Awaitable[tuple[Iterable[_Item], str]]], limit: int
-) -> list[_Item]:
-    """Return all pages of a listing, but at most ``limit`` items."""
-    request = type(filters)()
-    request.CopyFrom(filters)
-    request.page_token = ""
-    collected: list[_Item] = []
-    while len(collected) < limit:
-        request.page_size = min(limit - len(collected), _PAGE)
-        items, request.page_token = await page(request)
-        collected.extend(items)
-        if not request.page_token:
-            break
-    return collected[:limit]
+    async def _paged(self, rpc: Any, filters: Any, items: str, limit: int) -> list[Any]:
+        """Return all pages of a listing, but at most ``limit`` items; ``items`` is the field that has them."""
+        request = type(filters)()
+        request.CopyFrom(filters)
+        request.page_token = ""
+        collected: list[Any] = []
+        while len(collected) < limit:
+            request.page_size = min(limit - len(collected), _PAGE)
+            page = await self._ask(rpc, request)
+            collected.extend(getattr(page, items))
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                break
+        return collected[:limit]

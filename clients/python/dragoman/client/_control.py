@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from dragoman.client._channel import Channel
-from dragoman.client._requests import duration, send_request, update_request
+from dragoman.client._requests import optional_duration, update_request
+from dragoman.protocol.identity import new_input_id
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -11,9 +12,10 @@ from dragoman.v1 import event_pb2 as pb
 class RunControl:
     """Cancels a run, answers it, changes it, and gives it inputs."""
 
-    def __init__(self, channel: Channel, attach: api.AttachRequest) -> None:
+    def __init__(self, channel: Channel, attach: api.AttachRequest, timeout_s: float | None) -> None:
         self._channel = channel
         self._attach = attach
+        self._timeout = timeout_s
 
     @property
     def run_id(self) -> str:
@@ -30,9 +32,8 @@ class RunControl:
         Raises:
             DragomanError: the call failed; RUN_NOT_FOUND if there is no such run.
         """
-        request = api.CancelRequest(run_id=self.run_id, reason=reason, adapter=self._attach.adapter)
-        if grace_s is not None:
-            request.grace.CopyFrom(duration(grace_s, "grace"))
+        grace = optional_duration(grace_s, "grace")
+        request = api.CancelRequest(run_id=self.run_id, reason=reason, adapter=self._attach.adapter, grace=grace)
         return await self._channel.answer(self._channel.adapter.Cancel(request))
 
     async def respond(self, request_id: str, answer: pb.InputAnswer, *, responder: str = "") -> api.RespondResponse:
@@ -53,7 +54,7 @@ class RunControl:
             responder=responder,
             adapter=self._attach.adapter,
         )
-        return await self._channel.answer(self._channel.adapter.Respond(request))
+        return await self._channel.answer(self._channel.adapter.Respond(request, timeout=self._timeout))
 
     async def send(
         self,
@@ -65,12 +66,19 @@ class RunControl:
         sender: str = "",
     ) -> api.SendResponse:
         """Give this run an input while its agent works; see `Client.send`."""
-        request = send_request(self.run_id, text, mode, input_id, attachments)
-        request.sender, request.adapter = sender, self._attach.adapter
-        return await self._channel.answer(self._channel.adapter.Send(request))
+        request = api.SendRequest(
+            run_id=self.run_id,
+            text=text,
+            mode=mode,
+            input_id=input_id or new_input_id(),
+            attachments=attachments,
+            sender=sender,
+            adapter=self._attach.adapter,
+        )
+        return await self._channel.answer(self._channel.adapter.Send(request, timeout=self._timeout))
 
     async def update(self, *, model: str = "", permission_mode: str = "", sender: str = "") -> api.UpdateRunResponse:
         """Change the model or the permission mode of this run while its agent works; see `Client.update_run`."""
         request = update_request(self.run_id, model, permission_mode)
         request.sender, request.adapter = sender, self._attach.adapter
-        return await self._channel.answer(self._channel.adapter.UpdateRun(request))
+        return await self._channel.answer(self._channel.adapter.UpdateRun(request, timeout=self._timeout))

@@ -1,14 +1,12 @@
 """Requests from plain Python values."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dragoman.protocol.errors import invalid
-from dragoman.protocol.identity import new_input_id
 from dragoman.protocol.limits import MOST_SECONDS
 from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import event_pb2
 from google.protobuf import duration_pb2, struct_pb2
 
 
@@ -61,6 +59,20 @@ def duration(seconds: float, name: str) -> duration_pb2.Duration:
     return message
 
 
+def to_config(values: Mapping[str, Any] | None) -> struct_pb2.Struct | None:
+    """Return the ``config`` of a request; ``None`` for none, or no settings.
+
+    Raises:
+        DragomanError: a setting has no JSON form.
+    """
+    return to_struct(values) if values else None
+
+
+def optional_duration(seconds: float | None, name: str) -> duration_pb2.Duration | None:
+    """Return what `duration` does; ``None`` for none."""
+    return None if seconds is None else duration(seconds, name)
+
+
 def execute_request(
     adapter: str,
     prompt: str | None = None,
@@ -88,26 +100,11 @@ def execute_request(
         request = execute_request("process", config={"command": "make test"}, cwd="/srv/project")
         request.permissions.interactive = True
     """
-    request = pb.ExecuteRequest(adapter=adapter, model=model, env=env)
+    request = pb.ExecuteRequest(adapter=adapter, model=model, env=env, config=to_config(config))
     if prompt is not None:
         request.prompt = prompt
     if cwd is not None:
         request.workspace.cwd = cwd
-    if config:
-        request.config.CopyFrom(to_struct(config))
-    return request
-
-
-def send_request(
-    run_id: str,
-    text: str,
-    mode: event_pb2.InputMode.ValueType,
-    input_id: str = "",
-    attachments: Iterable[pb.Attachment] = (),
-) -> pb.SendRequest:
-    """Return a request that gives a run an input; without an ID the input gets a new one."""
-    request = pb.SendRequest(run_id=run_id, text=text, mode=mode, input_id=input_id or new_input_id())
-    request.attachments.extend(attachments)
     return request
 
 

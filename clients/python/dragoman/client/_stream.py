@@ -41,8 +41,9 @@ class RunStream(RunControl):
         execute: api.ExecuteRequest | None = None,
         attach: api.AttachRequest,
         reattach_s: float,
+        timeout_s: float | None = None,
     ) -> None:
-        super().__init__(channel, attach)
+        super().__init__(channel, attach, timeout_s)
         self._events = EventFilter(attach.after_sequence)
         self._calls = RunCalls(channel, execute, attach, self._events, reattach_s)
         self._ready: deque[pb.AgentEvent] = deque()
