@@ -50,9 +50,9 @@ def option(name: str, about: str, metavar: str | None = None, **attributes: Any)
         name: the option's name; the parameter has the name of the field.
         about: its help.
         metavar: what its value is called in the help.
-        attributes: what else `click.option` takes.
+        attributes: what else `click.option` takes. The help names the ``envvar``.
     """
-    return Option(name, {"help": about, "metavar": metavar, **attributes})
+    return Option(name, {"help": about, "metavar": metavar, "show_envvar": "envvar" in attributes, **attributes})
 
 
 def text(name: str, metavar: str, about: str) -> Option:

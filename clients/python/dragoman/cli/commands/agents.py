@@ -209,13 +209,12 @@ def _read(file: Path) -> router_pb2.StoredAgent:
 
 def _table(agents: Sequence[router_pb2.StoredAgent], active: str | None) -> list[list[Segment]]:
     """Return the lines of a table; with a column of marks if the active agent of a task is given, or '' for none."""
-    if not agents:
-        return [[Segment("no stored agents")]] if sys.stdout.isatty() else []
+    head: tuple[str, ...]
     head, rows = ("NAME", "ADAPTER", "MODEL", "VERSION", "DESCRIPTION"), [_row(agent) for agent in agents]
-    if active is None:
-        return table(head, rows)
-    marks = ["*" if agent.name == active else "-" for agent in agents]
-    return table(("ACTIVE", *head), [(mark, *row) for mark, row in zip(marks, rows, strict=True)])
+    if active is not None:
+        marks = ["*" if agent.name == active else "-" for agent in agents]
+        head, rows = ("ACTIVE", *head), [(mark, *row) for mark, row in zip(marks, rows, strict=True)]
+    return table(head, rows, empty="no stored agents")
 
 
 def _row(agent: router_pb2.StoredAgent) -> tuple[str, ...]:

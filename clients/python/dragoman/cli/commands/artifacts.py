@@ -11,7 +11,6 @@ from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import adapter_option, json_option, router_option
 from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display.printing import print_json_lines, print_lines
-from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.table import table
 from dragoman.cli.display.text import count, one_line
 from dragoman.cli.error_report import ErrorReport
@@ -65,11 +64,9 @@ async def _list(client: Client, run_id: str, adapter: str, *, as_json: bool) -> 
                 break
     if as_json:
         print_json_lines(found)
-    elif found:
-        rows = [(one_line(one.name), count(one.size), one_line(one.media_type), one.sha256[:12]) for one in found]
-        print_lines(table(("NAME", "BYTES", "TYPE", "SHA-256"), rows))
     else:
-        print_lines([[Segment("the run has left no files", Style.FAINT)]])
+        rows = [(one_line(one.name), count(one.size), one_line(one.media_type), one.sha256[:12]) for one in found]
+        print_lines(table(("NAME", "BYTES", "TYPE", "SHA-256"), rows, empty="the run has left no files"))
 
 
 async def _write(pieces: AsyncIterator[bytes], path: Path) -> None:

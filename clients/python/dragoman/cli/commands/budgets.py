@@ -1,6 +1,5 @@
 """``dragoman budgets``: what the budgets of a router's operator have left."""
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display.printing import print_json_lines, print_lines
 from dragoman.cli.display.style import Segment
 from dragoman.cli.display.table import table
-from dragoman.cli.display.text import one_line
+from dragoman.cli.display.text import moment, one_line
 from dragoman.v1 import router_pb2
 
 if TYPE_CHECKING:
@@ -38,10 +37,9 @@ def budgets_command(name: str, limit: int, as_json: bool, router: str | None) ->
 
 
 def _table(budgets: Sequence[router_pb2.BudgetStatus]) -> list[list[Segment]]:
-    if not budgets:
-        return [[Segment("no budgets of which runs have used anything")]] if sys.stdout.isatty() else []
     head = ("BUDGET", "OF", "PERIOD", "SPENT", "LIMIT", "LEFT", "RESETS (UTC)")
-    return table(head, [row for budget in budgets for row in _rows(budget)])
+    rows = [row for budget in budgets for row in _rows(budget)]
+    return table(head, rows, empty="no budgets of which runs have used anything")
 
 
 def _rows(budget: router_pb2.BudgetStatus) -> list[tuple[str, ...]]:
@@ -49,7 +47,7 @@ def _rows(budget: router_pb2.BudgetStatus) -> list[tuple[str, ...]]:
     value = one_line(budget.value, 40) or "(none)"
     whose = f"{one_line(budget.field, 40)} {value}" if budget.field else "all runs"
     period = router_pb2.BudgetPeriod.Name(budget.period).removeprefix("BUDGET_PERIOD_").lower()
-    resets = budget.resets_at.ToDatetime().strftime("%Y-%m-%d %H:%M") if budget.HasField("resets_at") else "-"
+    resets = moment(budget.resets_at, "%Y-%m-%d %H:%M") or "-"
     rows = []
     if budget.limit.cost:
         amounts = (budget.spent, budget.limit, budget.left)

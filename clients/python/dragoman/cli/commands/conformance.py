@@ -170,7 +170,7 @@ def conformance_command(target: tuple[str, ...], options: TargetOptions, output:
     """
     if is_list:
         rows = [(rule.id, rule.level.value, rule.text) for rule in RULES.values()]
-        print_lines(table(("RULE", "LEVEL", "TEXT"), rows))
+        print_lines(table(("RULE", "LEVEL", "TEXT"), rows, empty="no rules"))
         return 0
     if not target:
         raise click.UsageError("give the address of a server, or -- and the command of an adapter")

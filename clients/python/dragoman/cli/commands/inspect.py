@@ -16,7 +16,7 @@ from dragoman.cli.display.printing import print_json, print_json_lines, print_li
 from dragoman.cli.display.slow_notice import slow_notice
 from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.table import table
-from dragoman.cli.display.text import enum_label, one_line, sanitize, seconds
+from dragoman.cli.display.text import enum_label, moment, one_line, sanitize, seconds
 from dragoman.cli.error_report import ErrorReport
 from dragoman.cli.exit_codes import EXIT_FAILED, EXIT_OK
 from dragoman.client import Client
@@ -66,21 +66,16 @@ def quota_command(adapter: str, as_json: bool, router: str | None) -> int:
         elif response.HasField("failure"):
             print_lines([[Segment(one_line(response.failure.message, 600), Style.ERROR)]])
         else:
-            print_lines(_windows(response.windows))
+            rows = [_window(window) for window in response.windows]
+            print_lines(table(("WINDOW", "USED", "RESETS (UTC)", "STATUS"), rows, empty="no rate limits"))
         return EXIT_FAILED if response.HasField("failure") else EXIT_OK
 
     return run_connected(router, work, adapter=adapter)
 
 
-def _windows(windows: Sequence[event_pb2.RateLimit]) -> list[list[Segment]]:
-    if not windows:
-        return [[Segment("no rate limits")]] if sys.stdout.isatty() else []
-    return table(("WINDOW", "USED", "RESETS (UTC)", "STATUS"), [_window(window) for window in windows])
-
-
 def _window(window: event_pb2.RateLimit) -> tuple[str, ...]:
     used = f"{window.used_percent:.0f} %" if window.HasField("used_percent") else ""
-    resets = window.resets_at.ToDatetime().strftime("%Y-%m-%d %H:%M") if window.HasField("resets_at") else ""
+    resets = moment(window.resets_at, "%Y-%m-%d %H:%M")
     return one_line(window.window, 80), used, resets, one_line(window.status, 80)
 
 
@@ -111,7 +106,7 @@ def _step(event: adapter_pb2.LoginResponse) -> list[list[Segment]]:
     if event.HasField("prompt"):
         prompt = event.prompt
         code = [[Segment(f"code: {one_line(prompt.user_code)}", Style.STRONG)]] if prompt.user_code else []
-        end = prompt.expires_at.ToDatetime().strftime(", until %H:%M:%S UTC") if prompt.HasField("expires_at") else ""
+        end = moment(prompt.expires_at, ", until %H:%M:%S UTC")
         return [[Segment(f"open {one_line(prompt.url, 2000)}{end}")], *code]
     if event.outcome.HasField("failure"):
         return [[Segment(one_line(event.outcome.failure.message, 600), Style.ERROR)]]
@@ -140,12 +135,10 @@ _BAD_STATES = {router_pb2.ADAPTER_STATE_REFUSED, router_pb2.ADAPTER_STATE_UNAVAI
 
 def _adapter_lines(entries: Sequence[router_pb2.AdapterEntry], *, with_capabilities: bool) -> list[list[Segment]]:
     """Return a table, with what there is to say of an adapter below its row."""
-    if not entries:
-        return [[Segment("no adapters")]] if sys.stdout.isatty() else []
     head = ("ADAPTER", "STATE", "SINCE (UTC)", "VERSION", "RUNS", "SOURCE", "WHERE")
-    lines = table(head, [_adapter_row(entry) for entry in entries])
-    shown = lines[: -len(entries)]
-    for entry, row in zip(entries, lines[-len(entries) :], strict=True):
+    lines = table(head, [_adapter_row(entry) for entry in entries], empty="no adapters")
+    shown = lines[: len(lines) - len(entries)]
+    for entry, row in zip(entries, lines[len(shown) :], strict=True):
         is_bad = entry.state in _BAD_STATES
         shown.append([row[0], *(Segment(one.text, Style.ERROR if is_bad else one.style) for one in row[1:])])
         notes = [entry.reason, *entry.remarks] if entry.reason else entry.remarks
@@ -156,9 +149,7 @@ def _adapter_lines(entries: Sequence[router_pb2.AdapterEntry], *, with_capabilit
 
 
 def _adapter_row(entry: router_pb2.AdapterEntry) -> tuple[str, ...]:
-    since = ""
-    if entry.HasField("since"):
-        since = entry.since.ToDatetime().strftime("%m-%d %H:%M:%S" if sys.stdout.isatty() else "%Y-%m-%dT%H:%M:%SZ")
+    since = moment(entry.since, "%m-%d %H:%M:%S" if sys.stdout.isatty() else "%Y-%m-%dT%H:%M:%SZ")
     where = [entry.origin or entry.address]
     if entry.HasField("pid"):
         where.append(f"pid {entry.pid}")

@@ -16,11 +16,10 @@ from dragoman.cli.display.printing import print_json, print_lines
 from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.summary import has_unconfirmed_processes, last_line, outcome_style, processes
 from dragoman.cli.display.table import table
-from dragoman.cli.display.text import enum_label, one_line
+from dragoman.cli.display.text import enum_label, moment, one_line
 from dragoman.client import Client, DragomanError
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
-from google.protobuf import timestamp_pb2
 from msgspec import Struct
 
 _EARLIER_S = 2.0
@@ -98,19 +97,13 @@ def _state(run: router_pb2.RunSummary) -> str:
     return enum_label(pb.RunPhase.DESCRIPTOR, run.phase, "RUN_PHASE_")
 
 
-def _when(time: timestamp_pb2.Timestamp) -> str:
-    return time.ToDatetime().strftime("%Y-%m-%d %H:%M:%S UTC") if time.ListFields() else ""
-
-
 def _run_lines(runs: Sequence[router_pb2.RunSummary]) -> list[list[Segment]]:
-    if not runs:
-        return [[Segment("no matching runs")]] if sys.stdout.isatty() else []
     head: tuple[str, ...] = ("RUN", "STATE", "ADAPTER", "ACCEPTED (UTC)", "SEQUENCE", "TASK")
     rows = [_run_row(run) for run in runs]
     if any(run.labels for run in runs):
         head = (*head[:-1], "LABELS", head[-1])
         rows = [(*row[:-1], _labels(run), row[-1]) for row, run in zip(rows, runs, strict=True)]
-    return table(head, rows)
+    return table(head, rows, empty="no matching runs")
 
 
 def _labels(run: router_pb2.RunSummary) -> str:
@@ -118,11 +111,7 @@ def _labels(run: router_pb2.RunSummary) -> str:
 
 
 def _run_row(run: router_pb2.RunSummary) -> tuple[str, ...]:
-    accepted = ""
-    if run.HasField("accepted_at"):
-        accepted = run.accepted_at.ToDatetime().strftime(
-            "%m-%d %H:%M:%S" if sys.stdout.isatty() else "%Y-%m-%dT%H:%M:%SZ"
-        )
+    accepted = moment(run.accepted_at, "%m-%d %H:%M:%S" if sys.stdout.isatty() else "%Y-%m-%dT%H:%M:%SZ")
     sequence, task = str(run.last_sequence), one_line(run.task_key, 80)
     return one_line(run.run_id), _state(run), one_line(run.adapter, 60), accepted, sequence, task
 
@@ -147,8 +136,8 @@ def _details(response: router_pb2.GetRunResponse, attempts: Sequence[pb.AgentEve
     facts = {
         "state": _state(run),
         "adapter": one_line(run.adapter, 60),
-        "accepted": _when(run.accepted_at),
-        "ended": _when(run.finished_at),
+        "accepted": moment(run.accepted_at),
+        "ended": moment(run.finished_at),
         "sequence": str(run.last_sequence),
         "attempt": str(run.attempt) if run.attempt > 1 else "",
         "task": one_line(run.task_key),

@@ -78,7 +78,7 @@ class RouterOptions(Struct, frozen=True):
             "ADDR",
         ),
     ]
-    adapters: Annotated[
+    addresses: Annotated[
         tuple[str, ...], option("--adapter", "Address of an adapter that is already running.", "ADDR")
     ]
     manifests: Annotated[
@@ -98,7 +98,6 @@ class RouterOptions(Struct, frozen=True):
             "DIR",
             type=click.Path(file_okay=False, path_type=Path),
             envvar="DRAGOMAN_SOCKET_DIR",
-            show_envvar=True,
         ),
     ]
     kubernetes: Annotated[
@@ -110,7 +109,6 @@ class RouterOptions(Struct, frozen=True):
             "SELECTOR",
             default="",
             envvar="DRAGOMAN_KUBERNETES",
-            show_envvar=True,
         ),
     ]
     kubernetes_namespace: Annotated[
@@ -121,7 +119,6 @@ class RouterOptions(Struct, frozen=True):
             "NAMESPACE",
             default="",
             envvar="DRAGOMAN_KUBERNETES_NAMESPACE",
-            show_envvar=True,
         ),
     ]
     state_dir: Annotated[
@@ -143,7 +140,6 @@ class RouterOptions(Struct, frozen=True):
             "URL",
             default="",
             envvar="DRAGOMAN_RUN_LOG",
-            show_envvar=True,
         ),
     ]
     advertise: Annotated[
@@ -153,7 +149,6 @@ class RouterOptions(Struct, frozen=True):
             "Address at which other routers with the same run log reach this one. Default: the first --listen.",
             "ADDR",
             envvar="DRAGOMAN_ADVERTISE",
-            show_envvar=True,
         ),
     ]
     peer_name: Annotated[
@@ -164,17 +159,15 @@ class RouterOptions(Struct, frozen=True):
             "NAME",
             default="",
             envvar="DRAGOMAN_PEER_NAME",
-            show_envvar=True,
         ),
     ]
-    installed: Annotated[
+    entry_points: Annotated[
         bool,
         option(
             "--installed/--no-installed",
             "Offer the adapters that are installed with the router. Default: on.",
             default=True,
             envvar="DRAGOMAN_INSTALLED",
-            show_envvar=True,
         ),
     ]
     policy: Annotated[
@@ -186,7 +179,6 @@ class RouterOptions(Struct, frozen=True):
             "FILE",
             type=click.Path(dir_okay=False, path_type=Path),
             envvar="DRAGOMAN_POLICY",
-            show_envvar=True,
         ),
     ]
     secrets: Annotated[
@@ -197,7 +189,6 @@ class RouterOptions(Struct, frozen=True):
             "DIR",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             envvar="DRAGOMAN_SECRETS",
-            show_envvar=True,
         ),
     ]
     webhooks: Annotated[
@@ -208,20 +199,18 @@ class RouterOptions(Struct, frozen=True):
             "FILE",
             type=click.Path(dir_okay=False, path_type=Path),
             envvar="DRAGOMAN_WEBHOOKS",
-            show_envvar=True,
         ),
     ]
-    max_runs_pairs: Annotated[
+    max_runs: Annotated[
         tuple[str, ...], option("--max-runs", "Concurrency limit of an adapter. Default: none.", "ADAPTER=N")
     ]
-    detect: Annotated[
+    detects_at_start: Annotated[
         bool,
         option(
             "--detect/--no-detect",
             "Detect agents on startup and report them. Default: on.",
             default=True,
             envvar="DRAGOMAN_DETECT",
-            show_envvar=True,
         ),
     ]
     metrics: Annotated[
@@ -233,7 +222,6 @@ class RouterOptions(Struct, frozen=True):
             "ADDR",
             default="",
             envvar="DRAGOMAN_METRICS",
-            show_envvar=True,
         ),
     ]
     health: Annotated[
@@ -245,7 +233,6 @@ class RouterOptions(Struct, frozen=True):
             "ADDR",
             default="",
             envvar="DRAGOMAN_HEALTH",
-            show_envvar=True,
         ),
     ]
     uvloop: Annotated[
@@ -255,7 +242,6 @@ class RouterOptions(Struct, frozen=True):
             "Use the event loop of uvloop, which costs less CPU. Needs the extra uvloop.",
             is_flag=True,
             envvar="DRAGOMAN_UVLOOP",
-            show_envvar=True,
         ),
     ]
     process: ProcessOptions
@@ -271,7 +257,6 @@ class RegistrationOptions(Struct, frozen=True):
             "Router at which the adapter registers, as long as it lives; 'default' is this user's own.",
             "ROUTER",
             envvar="DRAGOMAN_REGISTER",
-            show_envvar=True,
         ),
     ]
     advertise: Annotated[
@@ -298,33 +283,12 @@ def serve_command(options: RouterOptions) -> None:
             ErrorReport("uvloop is not installed; run: pip install 'dragoman[uvloop]'", exit_code=EXIT_USAGE)
         )
     try:
-        config = RouterConfig(
-            listen=options.listen,
-            # A socket that is named is the only one.
-            at_default_too=bool(options.listen) and not any(one.startswith("unix:") for one in options.listen),
-            addresses=options.adapters,
-            manifests=options.manifests,
-            socket_dirs=options.socket_dirs,
-            kubernetes=options.kubernetes,
-            kubernetes_namespace=options.kubernetes_namespace,
-            state_dir=options.state_dir,
-            run_log=_run_log(options.run_log),
-            advertise=options.advertise,
-            peer_name=options.peer_name,
-            entry_points=options.installed,
-            insecure_tcp_without_token=options.process.insecure_tcp_without_token,
-            policy=options.policy,
-            secrets=options.secrets,
-            webhooks=options.webhooks,
-            max_runs=_max_runs(options.max_runs_pairs),
-            detects_at_start=options.detect,
-            metrics=options.metrics,
-            health=options.health,
-            uvloop=options.uvloop,
-            log_format=options.process.log_format,
-            log_level=options.process.log_level,
-        )
-        serve(config)
+        fields = {name: getattr(options, name) for name in options.__struct_fields__ if name != "process"}
+        fields |= {name: getattr(options.process, name) for name in options.process.__struct_fields__}
+        fields |= {"run_log": _run_log(options.run_log), "max_runs": _max_runs(options.max_runs)}
+        # A socket that is named is the only one.
+        is_named = any(one.startswith("unix:") for one in options.listen)
+        serve(RouterConfig(**fields, at_default_too=bool(options.listen) and not is_named))
     except AddressError as error:
         raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
 

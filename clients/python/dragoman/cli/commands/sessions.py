@@ -12,12 +12,11 @@ from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display.printing import print_json, print_json_lines, print_lines
 from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.table import table
-from dragoman.cli.display.text import count, one_line
+from dragoman.cli.display.text import count, moment, one_line
 from dragoman.cli.error_report import ErrorReport
 from dragoman.cli.exit_codes import EXIT_OK, EXIT_USAGE
 from dragoman.client import Client
 from dragoman.v1 import router_pb2
-from google.protobuf import timestamp_pb2
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -165,11 +164,8 @@ def _name(session: router_pb2.StoredSession) -> str:
 
 
 def _table(sessions: Sequence[router_pb2.StoredSession]) -> list[list[Segment]]:
-    if not sessions:
-        return [[Segment("no stored sessions")]] if sys.stdout.isatty() else []
-    return table(
-        ("TASK", "ADAPTER", "AGENT", "RUNS", "USED (UTC)", "SESSION"), [_row(session) for session in sessions]
-    )
+    head = ("TASK", "ADAPTER", "AGENT", "RUNS", "USED (UTC)", "SESSION")
+    return table(head, [_row(session) for session in sessions], empty="no stored sessions")
 
 
 def _row(session: router_pb2.StoredSession) -> tuple[str, ...]:
@@ -178,7 +174,7 @@ def _row(session: router_pb2.StoredSession) -> tuple[str, ...]:
         one_line(session.adapter, 30),
         _agent(session, 30) or "-",
         count(session.runs),
-        _when(session.used_at, "%Y-%m-%d %H:%M"),
+        moment(session.used_at, "%Y-%m-%d %H:%M"),
         one_line(session.handle.display_id or session.handle.native_id, 60),
     )
 
@@ -190,10 +186,6 @@ def _agent(session: router_pb2.StoredSession, width: int = 0) -> str:
     return one_line(text, width) if width else text
 
 
-def _when(time: timestamp_pb2.Timestamp, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
-    return time.ToDatetime().strftime(form) if time.ListFields() else ""
-
-
 def _details(session: router_pb2.StoredSession) -> list[list[Segment]]:
     handle, key = session.handle, session.key
     facts = {
@@ -202,8 +194,8 @@ def _details(session: router_pb2.StoredSession) -> list[list[Segment]]:
         "company": key.company_id,
         "adapter": " ".join(part for part in (session.adapter, handle.adapter_version) if part),
         "directory": handle.cwd,
-        "created": _when(session.created_at),
-        "used": _when(session.used_at),
+        "created": moment(session.created_at),
+        "used": moment(session.used_at),
         "runs": f"{count(session.runs)}, last {session.last_run_id}",
         "tokens": f"{count(session.input_tokens)} in, not cached" if session.input_tokens else "",
         "summary": session.last_summary,

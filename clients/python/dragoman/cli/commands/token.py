@@ -143,14 +143,12 @@ def _facts(token: StoredToken) -> dict[str, object]:
 
 
 def _table(tokens: Sequence[StoredToken], now: float) -> list[list[Segment]]:
-    if not tokens:
-        hint = "no tokens with scopes; 'dragoman token create' makes one"
-        return [[Segment(hint)]] if sys.stdout.isatty() else []
     rows = [
         [token.name, token.id, ", ".join(token.scopes), ", ".join(token.adapters), _expiry(token, now)]
         for token in tokens
     ]
-    return table(("TOKEN", "ID", "SCOPES", "ADAPTERS", "EXPIRES"), rows)
+    empty = "no tokens with scopes; 'dragoman token create' makes one"
+    return table(("TOKEN", "ID", "SCOPES", "ADAPTERS", "EXPIRES"), rows, empty=empty)
 
 
 def _expiry(token: StoredToken, now: float) -> str:

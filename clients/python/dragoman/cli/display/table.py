@@ -11,7 +11,7 @@ _NARROWEST = 8
 """The least width of the last column; it is omitted if there is less room."""
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[Segment]]:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> list[list[Segment]]:
     """Return rows in columns, the first cell of each strong.
 
     At a terminal there is a head, and the last column is cut at the terminal's width, or omitted if it is empty. In a
@@ -20,9 +20,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[Segme
     Args:
         head: the names of the columns.
         rows: cells without control characters or newlines; as many in each row as in the head.
+        empty: what a terminal shows if there are none.
     """
     if not sys.stdout.isatty():
         return [_line(row, _widths(rows)) for row in rows]
+    if not rows:
+        return [[Segment(empty)]]
     lines = [head, *rows]
     widths = _widths(lines)
     room = shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dragoman.v1 import event_pb2 as pb
-    from google.protobuf import duration_pb2
+    from google.protobuf import duration_pb2, timestamp_pb2
     from google.protobuf.descriptor import EnumDescriptor
 
 UNKNOWN = "unknown"
@@ -41,6 +41,11 @@ def one_line(text: str, limit: int = 160) -> str:
     # Cut first, because the text may be huge.
     line = " ".join(sanitize(text[: limit * 8]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def moment(time: "timestamp_pb2.Timestamp", form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+    """Return a time in UTC; empty if there is none."""
+    return time.ToDatetime().strftime(form) if time.ListFields() else ""
 
 
 def columns(text: str) -> int:
