@@ -11,7 +11,7 @@ from typing import Any, cast
 import grpc
 import pytest
 from dragoman.protocol.addresses import AddressError
-from dragoman.protocol.dialing import _Carrying, _TokenChannel, open_channel
+from dragoman.protocol.dialing import _TokenChannel, open_channel
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import channel_options
 from dragoman.protocol.private import (
@@ -208,8 +208,10 @@ async def test_a_port_that_another_user_took_meanwhile_gets_no_token() -> None:
 
 async def test_the_token_goes_with_the_metadata_of_the_call() -> None:
     called: list[Any] = []
-    channel = _TokenChannel(cast("grpc.aio.Channel", SimpleNamespace()), "t", None)
-    call: Any = _Carrying(channel, lambda request, **named: called.append((request, named)))
+    calls = SimpleNamespace(
+        unary_unary=lambda _method: lambda request, **named: called.append((request, named)),
+    )
+    call = _TokenChannel(cast("grpc.aio.Channel", calls), "t", None).unary_unary("/a/b")
     call(b"r", metadata=(("traceparent", "1"),), timeout=2)
     call(b"s")
     token = ("authorization", "Bearer t")

@@ -132,11 +132,22 @@ def check_local(text: str) -> Address:
 
 def is_served(address: str) -> bool:
     """Return whether any process listens at a Unix socket."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_PROBE_S)
-        probe.connect(parse_address(address).path)
+    with contextlib.suppress(OSError), connected(parse_address(address).path):
         return True
     return False
+
+
+@contextlib.contextmanager
+def connected(path: str) -> Iterator[socket.socket]:
+    """Yield a connection to a Unix socket, to see who listens there.
+
+    Raises:
+        OSError: no process does.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        probe.connect(path)
+        yield probe
 
 
 def is_loopback(host: str) -> bool:

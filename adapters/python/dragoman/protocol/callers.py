@@ -25,7 +25,7 @@ from typing import Final
 from dragoman.protocol.audit import deny_connection
 from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.logs import Logger
-from dragoman.protocol.private import TOKEN_VARIABLE
+from dragoman.protocol.private import TOKEN_VARIABLE, is_trusted_user
 
 __all__ = [
     "MARKER",
@@ -209,11 +209,6 @@ def _is_hung_up(connection: socket.socket) -> bool:
     poll = select.poll()
     poll.register(connection, 0)
     return bool(poll.poll(0))
-
-
-def is_trusted_user(uid: int) -> bool:
-    """Return whether this is our own user, or the administrator."""
-    return uid in {0, os.geteuid()}
 
 
 def run_environment(pid: int) -> dict[str, str] | None:

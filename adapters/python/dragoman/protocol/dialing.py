@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,12 +9,19 @@ from typing import Any, Final, Self, cast
 
 import grpc
 from dragoman.protocol.access import AUTHORIZATION
-from dragoman.protocol.addresses import TLS_CA, Address, AddressError, check_local, parse_address
-from dragoman.protocol.callers import credentials, is_trusted_user
+from dragoman.protocol.addresses import TLS_CA, Address, AddressError, check_local, connected, parse_address
+from dragoman.protocol.callers import credentials
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import ChannelOption
 from dragoman.protocol.logs import Logger
-from dragoman.protocol.private import TOKEN_VARIABLE, check_socket_path, check_token, environment_token, read_token
+from dragoman.protocol.private import (
+    TOKEN_VARIABLE,
+    check_socket_path,
+    check_token,
+    environment_token,
+    is_trusted_user,
+    read_token,
+)
 from dragoman.protocol.tls import TlsFiles, client_files
 from dragoman.protocol.wary import WaryChannel, WrappedChannel
 
@@ -28,7 +34,6 @@ __all__ = [
 ]
 
 _LISTEN: Final = "0A"
-_PROBE_S: Final = 2.0
 
 _log = Logger("dragoman.tls")
 
@@ -44,7 +49,8 @@ def check_peer(address: Address) -> None:
     """
     if address.path:
         check_socket_path(address.path)
-        uid = _listener_at(address.path)
+        listener = _listener(address.path)  # where it is not known, the socket's file and its directories are ours
+        uid = listener[1] if listener is not None else None
     else:
         uid = _listener_on(address.port)
     if uid is not None and not is_trusted_user(uid):
@@ -66,19 +72,11 @@ def may_listen(pid: int, address: str) -> bool:
     return listener is not None and listener[0] == pid
 
 
-def _listener_at(path: str) -> int | None:
-    """Return the user of the process that listens on a Unix socket; ``None`` if that is not known."""
-    listener = _listener(path)  # where it is not known, the socket's file and its directories are this user's
-    return listener[1] if listener is not None else None
-
-
 def _listener(path: str) -> tuple[int, int] | None:
     """Return pid and user of the process that listens on a Unix socket; ``None`` if that is not known."""
     if sys.platform != "linux":
         return None
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(_PROBE_S)
-        probe.connect(path)
+    with contextlib.suppress(OSError), connected(path) as probe:
         return credentials(probe)
     return None
 
@@ -251,13 +249,21 @@ class _TokenChannel(WrappedChannel):
         self._metadata = ((AUTHORIZATION, f"Bearer {token}"),)
         self._checked = checked
 
-    def unary_unary(self, *args: Any, **named: Any) -> "_Carrying":
-        return _Carrying(self, self._channel.unary_unary(*args, **named))
+    def unary_unary(self, *args: Any, **named: Any) -> Callable[..., Any]:
+        return self._carrying(self._channel.unary_unary(*args, **named))
 
-    def unary_stream(self, *args: Any, **named: Any) -> "_Carrying":
-        return _Carrying(self, self._channel.unary_stream(*args, **named))
+    def unary_stream(self, *args: Any, **named: Any) -> Callable[..., Any]:
+        return self._carrying(self._channel.unary_stream(*args, **named))
 
-    def credential(self) -> tuple[tuple[str, str], ...]:
+    def _carrying(self, call: Any) -> Callable[..., Any]:
+        """Return what makes the calls of one method with the token."""
+
+        def carried(request: Any, *, metadata: Any = None, **named: Any) -> Any:
+            return call(request, metadata=(*(metadata or ()), *self._credential()), **named)
+
+        return carried
+
+    def _credential(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata with the token, if it may be sent now.
 
         Raises:
@@ -269,14 +275,3 @@ class _TokenChannel(WrappedChannel):
             except AddressError as error:
                 raise untrusted(error) from error
         return self._metadata
-
-
-class _Carrying:
-    """Makes the calls of one method with the token."""
-
-    def __init__(self, channel: _TokenChannel, call: Any) -> None:
-        self._channel = channel
-        self._call = call
-
-    def __call__(self, request: Any, *, metadata: Any = None, **named: Any) -> Any:
-        return self._call(request, metadata=(*(metadata or ()), *self._channel.credential()), **named)

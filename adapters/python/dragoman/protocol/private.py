@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dragoman.protocol.addresses import AddressError
+from dragoman.protocol.addresses import AddressError, connected
 
 __all__ = [
     "ROUTER_VARIABLE",
@@ -46,8 +46,6 @@ _SOCKET_LIMIT: Final = 103
 """The longest path of a socket on every system."""
 _LINKS: Final = 40
 """As many symbolic links are followed, as by Linux."""
-_PROBE_S: Final = 2.0
-"""How long a probe of a socket waits."""
 _TOKEN_BYTES: Final = 512
 _MOST_BYTES: Final = 1 << 20
 _SHORTEST_TOKEN: Final = 16
@@ -160,7 +158,7 @@ def _check_chain(path: str, name: str) -> os.stat_result | None:
         _check_directory(name, here, directory, is_last=len(todo) == 1 or found is None)
         if found is None:
             return None
-        if not _is_trusted(found.st_uid):
+        if not is_trusted_user(found.st_uid):
             raise AddressError(
                 f"{name}: {entry} belongs to uid {found.st_uid}, and not to you (uid {os.geteuid()}) or root; "
                 "use a path in a directory of your own"
@@ -206,7 +204,8 @@ def _check_directory(name: str, directory: str, found: os.stat_result, *, is_las
     )
 
 
-def _is_trusted(uid: int) -> bool:
+def is_trusted_user(uid: int) -> bool:
+    """Return whether this is our own user, or the administrator."""
     return uid in {0, os.geteuid()}
 
 
@@ -220,7 +219,7 @@ def open_lock(path: str) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
     found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and _is_trusted(found.st_uid) and found.st_nlink == 1:
+    if stat.S_ISREG(found.st_mode) and is_trusted_user(found.st_uid) and found.st_nlink == 1:
         return descriptor
     os.close(descriptor)
     raise AddressError(f"{path} is no lock file of yours (uid {found.st_uid}, {found.st_nlink} links); remove it")
@@ -259,9 +258,7 @@ def hold_socket_path(path: str) -> Iterator[None]:
 def _process_at(path: str) -> int:
     """Return the ID of the process that listens at a Unix socket; 0 if none does, or where that is not known."""
     if hasattr(socket, "SO_PEERCRED"):
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(_PROBE_S)
-            probe.connect(path)
+        with contextlib.suppress(OSError), connected(path) as probe:
             return int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
     return 0
 
@@ -275,7 +272,7 @@ def read_protected(path: Path) -> bytes:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
             found = os.fstat(file.fileno())
-            if not _is_trusted(found.st_uid) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            if not is_trusted_user(found.st_uid) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise AddressError(f"{path} can be written by other users")
             return file.read(_MOST_BYTES)
     except OSError as error:

@@ -2,10 +2,10 @@
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from dragoman.protocol.errors import FieldViolation
 from dragoman.protocol.logs import Logger
+from dragoman.protocol.private import file_stamp
 from dragoman.router.model.ports import Asked, RequestPolicy
 from dragoman.router.model.quotas import Quotas
 from dragoman.router.model.spending import LabelBudget
@@ -25,12 +25,6 @@ from dragoman.v1 import adapter_pb2, event_pb2
 _log = Logger("dragoman.router")
 
 
-class _Stamp(NamedTuple):
-    inode: int
-    modified_ns: int
-    size: int
-
-
 class OperatorPolicyFile(RequestPolicy):
     """The policy in a file. If a change is invalid, the policy before it stays in force.
 
@@ -40,18 +34,12 @@ class OperatorPolicyFile(RequestPolicy):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp: _Stamp | None = _stamp(path)
+        self._stamp = file_stamp(path)
         self._policy = read_policy(path)
 
     def current(self) -> OperatorPolicy:
         """Return the policy in force: read again if the file is another one, as a changed ConfigMap's is."""
-        try:
-            stamp = _stamp(self._path)
-        except PolicyError as error:
-            if self._stamp is not None:
-                self._stamp = None
-                _log.error("policy kept as it was", file=str(self._path), why=str(error))
-            return self._policy
+        stamp = file_stamp(self._path)
         if stamp != self._stamp:
             self._stamp = stamp
             try:
@@ -115,11 +103,3 @@ def read_policy(path: Path) -> OperatorPolicy:
         return parse_policy(path.read_bytes())
     except OSError as error:
         raise PolicyError(f"cannot be read: {error.strerror}") from error
-
-
-def _stamp(path: Path) -> _Stamp:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise PolicyError(f"cannot be read: {error.strerror}") from error
-    return _Stamp(status.st_ino, status.st_mtime_ns, status.st_size)

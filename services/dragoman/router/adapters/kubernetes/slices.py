@@ -17,7 +17,6 @@ PORT: Final = "grpc"
 SERVICE_LABEL: Final = "kubernetes.io/service-name"
 _FAMILIES: Final = ("IPv4", "IPv6")
 """Address types, the preferred first. A slice of names (FQDN) has no addresses to dial."""
-_GONE: Final = 410
 
 
 class EventError(ValueError):
@@ -125,11 +124,6 @@ class Failed(Struct, frozen=True):
 
     code: int
     message: str
-
-    @property
-    def is_expired(self) -> bool:
-        """Whether the version from which to watch is too old."""
-        return self.code == _GONE
 
 
 Event: TypeAlias = Listed | Changed | Deleted | Bookmark
