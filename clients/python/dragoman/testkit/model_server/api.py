@@ -62,10 +62,15 @@ def cut(text: str, size: int) -> list[str]:
 
 def flat(content: object) -> str:
     """Return the text of a message's content, which is a string or a list of parts; other parts are left out."""
+    return "\n".join(texts(content))
+
+
+def texts(content: object) -> list[str]:
+    """Return the texts of a message's content, one per part."""
     if isinstance(content, str):
-        return content
+        return [content]
     parts = content if isinstance(content, list) else []
-    return "\n".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part)
+    return [str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part]
 
 
 def sse(data: object, event: str = "") -> bytes:

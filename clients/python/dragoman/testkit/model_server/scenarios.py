@@ -4,7 +4,10 @@ A prompt picks one by its word and may carry arguments: ``MOCK_WRITE path=notes.
 word the model repeats the token of "reply with exactly: TOKEN", or else greets.
 """
 
+from typing import Any
+
 from dragoman.testkit.model_server.script import (
+    Answer,
     Delivery,
     Failure,
     Hold,
@@ -33,8 +36,13 @@ _OVERLOADED = Failure("overloaded")
 _SERVER_ERROR = Failure("server_error")
 
 
-def _fine(text: str) -> Reply:
-    return Reply((Text(text),))
+def _fine(text: str, **how: Any) -> Reply:
+    return Reply((Text(text),), **how)
+
+
+def _tries(*answers: Answer) -> tuple[Step, ...]:
+    """Return one step with these answers, one after another; the last one repeats."""
+    return (Step(answers),)
 
 
 TALK = (
@@ -42,7 +50,7 @@ TALK = (
     Scenario(
         "THINKING",
         "reasoning, then a text",
-        (Step((Reply((Thinking("The user wants a short answer."), Text("A thought-out reply."))),)),),
+        _tries(Reply((Thinking("The user wants a short answer."), Text("A thought-out reply.")))),
     ),
     Scenario(
         "ECHO",
@@ -58,15 +66,10 @@ TALK = (
     Scenario(
         "UNICODE",
         "text beyond ASCII with a raw U+2028, cut into pieces that split characters",
-        (
-            Step(
-                (
-                    Reply(
-                        (Text("Grüße, 世界 \U0001f980 line\u2028separator \u00a0 end", 3),),
-                        delivery=Delivery(packet_bytes=7),
-                    ),
-                )
-            ),
+        _tries(
+            Reply(
+                (Text("Grüße, 世界 \U0001f980 line\u2028separator \u00a0 end", 3),), delivery=Delivery(packet_bytes=7)
+            )
         ),
     ),
     Scenario("LINE", "one line of 200 KB in one delta", (say(_LINE_200_KB, chunk=0),)),
@@ -74,7 +77,7 @@ TALK = (
     Scenario(
         "SLOW",
         "a long text, 20 ms between deltas",
-        (Step((Reply((Text(_LONG),), delivery=Delivery(pace_ms=20)),)),),
+        _tries(_fine(_LONG, delivery=Delivery(pace_ms=20))),
     ),
     Scenario(
         "SECRET_TEXT",
@@ -250,91 +253,68 @@ TOOLS = (
 )
 
 FAULTS = (
-    Scenario("401", "authentication failure, always", (Step((Failure("unauthorized"),)),)),
+    Scenario("401", "authentication failure, always", _tries(Failure("unauthorized"))),
     Scenario(
         "429_ONCE",
         "429 with retry-after 1 s, then well",
-        (Step((_LIMITED, _fine("Recovered from the rate limit."))),),
+        _tries(_LIMITED, _fine("Recovered from the rate limit.")),
     ),
     Scenario(
         "429_TWICE",
         "429 with retry-after 1 s twice, then well",
-        (Step((_LIMITED, _LIMITED, _fine("Recovered from the rate limit."))),),
+        _tries(_LIMITED, _LIMITED, _fine("Recovered from the rate limit.")),
     ),
-    Scenario("429", "429 with retry-after 1 s, always", (Step((_LIMITED,)),)),
-    Scenario(
-        "429_LONG",
-        "429 with retry-after 120 s, always",
-        (Step((Failure("rate_limited", retry_after_s=120),)),),
-    ),
+    Scenario("429", "429 with retry-after 1 s, always", _tries(_LIMITED)),
+    Scenario("429_LONG", "429 with retry-after 120 s, always", _tries(Failure("rate_limited", retry_after_s=120))),
     Scenario(
         "QUOTA",
         "429, what a subscription or plan includes is used up, always",
-        (Step((Failure("quota", retry_after_s=3600),)),),
+        _tries(Failure("quota", retry_after_s=3600)),
     ),
-    Scenario("529", "overloaded (529 or the vendor's equal), always", (Step((_OVERLOADED,)),)),
-    Scenario("529_ONCE", "overloaded once, then well", (Step((_OVERLOADED, _fine("Recovered."))),)),
-    Scenario("500", "server error, always", (Step((_SERVER_ERROR,)),)),
-    Scenario("500_ONCE", "server error once, then well", (Step((_SERVER_ERROR, _fine("Recovered."))),)),
-    Scenario("400", "request refused as malformed, always", (Step((Failure("malformed"),)),)),
-    Scenario("OVERFLOW", "the prompt is longer than the context", (Step((Failure("overflow"),)),)),
-    Scenario("NO_CREDIT", "no credit left", (Step((Failure("no_credit"),)),)),
-    Scenario("NO_MODEL", "the model is unknown", (Step((Failure("no_model"),)),)),
-    Scenario(
-        "REFUSAL",
-        "the model declines",
-        (Step((Reply((Text("I cannot help with that."),), stop="refusal"),)),),
-    ),
+    Scenario("529", "overloaded (529 or the vendor's equal), always", _tries(_OVERLOADED)),
+    Scenario("529_ONCE", "overloaded once, then well", _tries(_OVERLOADED, _fine("Recovered."))),
+    Scenario("500", "server error, always", _tries(_SERVER_ERROR)),
+    Scenario("500_ONCE", "server error once, then well", _tries(_SERVER_ERROR, _fine("Recovered."))),
+    Scenario("400", "request refused as malformed, always", _tries(Failure("malformed"))),
+    Scenario("OVERFLOW", "the prompt is longer than the context", _tries(Failure("overflow"))),
+    Scenario("NO_CREDIT", "no credit left", _tries(Failure("no_credit"))),
+    Scenario("NO_MODEL", "the model is unknown", _tries(Failure("no_model"))),
+    Scenario("REFUSAL", "the model declines", _tries(_fine("I cannot help with that.", stop="refusal"))),
     Scenario(
         "MAX_TOKENS",
         "the answer stops at the token limit",
-        (Step((Reply((Text("This answer ends in the mid"),), stop="max_tokens"),)),),
+        _tries(_fine("This answer ends in the mid", stop="max_tokens")),
     ),
-    Scenario(
-        "CUT",
-        "the connection breaks in mid-stream, always",
-        (Step((Reply((Text(_LONG),), delivery=_BREAK),)),),
-    ),
+    Scenario("CUT", "the connection breaks in mid-stream, always", _tries(_fine(_LONG, delivery=_BREAK))),
     Scenario(
         "CUT_ONCE",
         "the connection breaks in mid-stream once, then well",
-        (
-            Step(
-                (
-                    Reply((Text(_LONG),), delivery=_BREAK),
-                    _fine("Recovered from the cut."),
-                )
-            ),
-        ),
+        _tries(_fine(_LONG, delivery=_BREAK), _fine("Recovered from the cut.")),
     ),
     Scenario(
         "CUT_END",
         "the stream ends properly but too early, always",
-        (Step((Reply((Text(_LONG),), delivery=Delivery(cut_after=8, cut="end", pace_ms=20)),)),),
+        _tries(_fine(_LONG, delivery=Delivery(cut_after=8, cut="end", pace_ms=20))),
     ),
     Scenario(
         "STREAM_ERROR",
         "an overload error inside the stream, always",
-        (Step((Failure("overloaded", after=_fine("Before the error.")),)),),
+        _tries(Failure("overloaded", after=_fine("Before the error."))),
     ),
     Scenario(
         "STALL",
         "nothing is sent, not even a status, until gate 'stall' is released",
-        (Step((Reply((Text("After the stall."),), delivery=Delivery(hold=Hold())),)),),
+        _tries(_fine("After the stall.", delivery=Delivery(hold=Hold()))),
     ),
     Scenario(
         "STALL_MID",
         "the stream falls silent after some deltas, until gate 'stall' is released",
-        (
-            Step(
-                (
-                    Reply(
-                        (Text("Before the stall. After the stall."),),
-                        usage=Usage(input=410),
-                        delivery=Delivery(hold=Hold(after_events=4)),
-                    ),
-                )
-            ),
+        _tries(
+            _fine(
+                "Before the stall. After the stall.",
+                usage=Usage(input=410),
+                delivery=Delivery(hold=Hold(after_events=4)),
+            )
         ),
     ),
 )

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dragoman.testkit.model_server.api import ErrorAnswer, cut, flat, sse
+from dragoman.testkit.model_server.api import ErrorAnswer, cut, flat, sse, texts
 from dragoman.testkit.model_server.apis.openai_errors import error_answer, error_object
 from dragoman.testkit.model_server.conversation import Conversation, Part, read_parts
 from dragoman.testkit.model_server.http1 import HttpRequest
@@ -83,7 +83,7 @@ def read_conversation(body: Mapping[str, Any]) -> Conversation:
         if role in {"system", "developer"}:
             system.append(flat(content))
         elif role == "user":
-            parts += [Part(turn, text) for text in _texts(content)]
+            parts += [Part(turn, text) for text in texts(content)]
         elif role == "tool":
             parts.append(Part(turn, flat(content), str(message.get("tool_call_id", ""))))
         elif role == "assistant":
@@ -97,13 +97,6 @@ def read_conversation(body: Mapping[str, Any]) -> Conversation:
         stream_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
     )
     return read_parts(parts, request)
-
-
-def _texts(content: object) -> list[str]:
-    """Return the texts of a user message, one per part."""
-    if isinstance(content, list):
-        return [str(part["text"]) for part in content if isinstance(part, Mapping) and "text" in part]
-    return [content] if isinstance(content, str) else []
 
 
 def stream_chunks(

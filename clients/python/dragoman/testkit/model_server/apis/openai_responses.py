@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dragoman.testkit.model_server.api import ErrorAnswer, flat, sse
+from dragoman.testkit.model_server.api import ErrorAnswer, flat, sse, texts
 from dragoman.testkit.model_server.apis.openai_chat import OpenAIChat
 from dragoman.testkit.model_server.apis.openai_errors import error_answer
 from dragoman.testkit.model_server.apis.openai_items import stream_events, whole_response
@@ -75,7 +75,7 @@ class _Reading(Struct):
         elif kind == "message" and role in {"developer", "system"}:
             self.system.append(flat(item.get("content")))
         elif kind == "message" and role == "user":
-            for text in _texts(item.get("content")):
+            for text in texts(item.get("content")):
                 self._part(text, None)
         else:
             self.model_spoke = True
@@ -124,10 +124,3 @@ def _flattened(tools: list[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         prefix = "" if tool.get("name") == _PLAIN_NAMESPACE else f"{tool.get('name')}."
         for inner in tool.get("tools") or ():
             yield {**inner, "name": f"{prefix}{inner.get('name', '')}"}
-
-
-def _texts(content: object) -> list[str]:
-    if isinstance(content, str):
-        return [content]
-    parts = content if isinstance(content, list) else []
-    return [str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part]
