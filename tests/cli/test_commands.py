@@ -260,7 +260,7 @@ async def test_runs() -> None:
             adapter="fake",
             phase=pb.RUN_PHASE_RUNNING,
             last_sequence=4,
-            accepted_at=timestamp_pb2.Timestamp(seconds=0),
+            accepted_at=timestamp_pb2.Timestamp(seconds=1),
         ),
         router_pb2.RunSummary(run_id="run-1", adapter="fake", result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED)),
     ]
@@ -269,7 +269,7 @@ async def test_runs() -> None:
         text = await dragoman("runs", "--live", "--adapter", "fake", "--limit", "2", env=env)
         machine = await dragoman("runs", "--json", env=env)
     assert [line.split() for line in text.out.splitlines()] == [
-        ["run-2", "running", "fake", "1970-01-01T00:00:00Z", "4"],
+        ["run-2", "running", "fake", "1970-01-01T00:00:01Z", "4"],
         ["run-1", "succeeded", "fake", "0"],
     ]
     assert len(json.loads(machine.out)["runs"]) == 2
@@ -280,17 +280,17 @@ async def test_runs() -> None:
 @pytest.mark.parametrize(
     ("columns", "task", "shown"),
     [
-        (80, "", "RUN    STATE    ADAPTER  ACCEPTED (UTC)  SEQUENCE\nrun-2  running  fake     01-01 00:00:00  4\n"),
-        (64, "T" * 30, "SEQUENCE  TASK\nrun-2  running  fake     01-01 00:00:00  4         TTTTTTTTTTTT…\n"),
-        (50, "T" * 30, "SEQUENCE\nrun-2  running  fake     01-01 00:00:00  4\n"),
-        (65, "エー" * 9, "SEQUENCE  TASK\nrun-2  running  fake     01-01 00:00:00  4         エーエーエー…\n"),
+        (80, "", "RUN    STATE    ADAPTER  ACCEPTED (UTC)  SEQUENCE\nrun-2  running  fake     01-01 00:00:01  4\n"),
+        (64, "T" * 30, "SEQUENCE  TASK\nrun-2  running  fake     01-01 00:00:01  4         TTTTTTTTTTTT…\n"),
+        (50, "T" * 30, "SEQUENCE\nrun-2  running  fake     01-01 00:00:01  4\n"),
+        (65, "エー" * 9, "SEQUENCE  TASK\nrun-2  running  fake     01-01 00:00:01  4         エーエーエー…\n"),
     ],
 )
 async def test_runs_fit_a_terminal(columns: int, task: str, shown: str) -> None:
     run = router_pb2.RunSummary(
         run_id="run-2", adapter="fake", phase=pb.RUN_PHASE_RUNNING, last_sequence=4, task_key=task
     )
-    run.accepted_at.FromSeconds(0)
+    run.accepted_at.FromSeconds(1)
     fake = FakeAdapter(answers={"ListRuns": router_pb2.ListRunsResponse(runs=[run])})
     near, far = pty.openpty()
     async with routed(fake) as env:

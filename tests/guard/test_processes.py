@@ -69,12 +69,6 @@ def test_both_tables_say_the_same(child: subprocess.Popen[bytes], hunt: Hunt) ->
     assert _psutil_table.boot_id() == _psutil_table.boot_id()
 
 
-def test_a_marker_is_found_whole(child: subprocess.Popen[bytes], hunt: Hunt) -> None:
-    entry = f"DRAGOMAN_RUN_MARKER={hunt.marker}".encode()
-    assert processes.carriers(entry) == [child.pid]
-    assert processes.carriers(entry[:-1]) == []
-
-
 def test_a_signal_meets_no_stranger(child: subprocess.Popen[bytes]) -> None:
     row = processes.read(child.pid)
     assert row is not None

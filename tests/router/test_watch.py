@@ -1,7 +1,6 @@
 """Adapters that come, change and go while the router runs: manifests, and directories of sockets."""
 
 import asyncio
-import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +27,6 @@ from tests.router.harness import (
     routing,
 )
 from tests.router.sidecar import Sidecar, serving
-from tests.strangers import OTHER_USER, needs_root
 
 IDLE = router_pb2.ADAPTER_STATE_IDLE
 READY = router_pb2.ADAPTER_STATE_READY
@@ -287,20 +285,6 @@ async def test_a_socket_in_a_directory_that_others_can_write_is_refused(folder: 
         async with routing(config(folder, socket_dirs=(sockets,))) as (_, caller):
             entry = await caller.until(f"unix:{sockets}/x.sock", REFUSED)
             assert f"other users can write to {sockets}" in entry.reason
-
-
-@needs_root
-async def test_a_socket_of_another_user_is_refused(folder: Path) -> None:
-    sockets = folder / "k"
-    sockets.mkdir(mode=0o700)
-    strange = socket.socket(socket.AF_UNIX)
-    strange.bind(str(sockets / "x.sock"))
-    os.chown(sockets / "x.sock", OTHER_USER, OTHER_USER)
-    with strange:
-        strange.listen()
-        async with routing(config(folder, socket_dirs=(sockets,))) as (_, caller):
-            entry = await caller.until(f"unix:{sockets}/x.sock", REFUSED)
-            assert f"belongs to uid {OTHER_USER}" in entry.reason
 
 
 async def test_the_process_id_of_another_namespace_is_not_taken_for_one_of_ours(folder: Path) -> None:

@@ -13,7 +13,6 @@ from dragoman.sdk import Plan
 from dragoman.sdk._request.sessions import NEW, SessionPlan, plan_session
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
-from google.protobuf import json_format
 
 from tests.adapters.jobs import NEW_ID, OLD_ID, job_of
 from tests.adapters.jobs import request_of as request
@@ -289,11 +288,6 @@ def test_a_handle_of_any_of_its_names_is_resumed(name: str) -> None:
     plan = resumed(pb.SessionHandle.FromString(handle.SerializeToString()))
     assert (plan.disposition, plan.native_id) == (pb.SESSION_DISPOSITION_RESUME, OLD_ID)
     assert resumed(handle, fork=True).disposition == pb.SESSION_DISPOSITION_FORK
-
-
-def test_paperclips_session_params_are_enough() -> None:
-    handle = json_format.ParseDict({"params": {"sessionId": OLD_ID, "cwd": "/srv/w"}}, pb.SessionHandle())
-    assert resumed(handle).native_id == OLD_ID
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,6 @@ def test_there_may_be_no_prompt(tmp_path: Path) -> None:
     assert planned(tmp_path, {"promptVia": "none"}).stdin == b""
 
 
-def test_extra_args_is_another_name_of_args(tmp_path: Path) -> None:
-    assert planned(tmp_path, {"extraArgs": ["a"]}).argv == ("/bin/tool", "a")
-
-
 @pytest.mark.parametrize(
     ("config", "path"),
     [
