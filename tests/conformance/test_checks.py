@@ -74,7 +74,7 @@ async def test_a_session_that_never_was_is_not_deleted(deleted: bool) -> None:
     [
         (DragomanError(Reason.NOT_IMPLEMENTED, "of an earlier revision"), ""),
         (DragomanError(Reason.NOT_SUPPORTED, "no", violations=[FieldViolation("model", "no")]), ""),
-        (DragomanError(Reason.NOT_SUPPORTED, "no"), "the field 'model' is not named, but []"),
+        (DragomanError(Reason.NOT_SUPPORTED, "no"), "BadRequest must name the field model; it has none"),
         (DragomanError(Reason.RUN_NOT_FOUND, "no"), "NOT_SUPPORTED is due, not"),
     ],
     ids=["earlier", "supported", "unnamed", "other"],

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from dragoman.conformance.streams import Stream, shown
 from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
 from dragoman.protocol.tracing import TRACEPARENT
 from dragoman.v1 import adapter_pb2 as api
-from dragoman.v1 import adapter_pb2_grpc, router_pb2_grpc
+from dragoman.v1 import adapter_pb2_grpc, router_pb2, router_pb2_grpc
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import duration_pb2
 from msgspec import Struct, field
@@ -232,6 +232,60 @@ class Kit:
         raise Violation(f"the request was accepted: {kind} followed")
 
 
+class Late(Violation):
+    """What is due does not come in time."""
+
+
+@contextlib.asynccontextmanager
+async def within(kit: Kit, usual_s: float, fault: str) -> AsyncIterator[None]:
+    """Require that the block ends in time.
+
+    Args:
+        kit: the kit.
+        usual_s: the time limit, in seconds, of a target that is not slow.
+        fault: what is wrong if it does not.
+
+    Raises:
+        Late: it does not.
+    """
+    limit_s = usual_s * kit.setup.slowness
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError:
+        raise Late(f"{fault} ({limit_s:g} s)") from None
+
+
+@contextlib.contextmanager
+def gate(kit: Kit) -> Iterator[Path]:
+    """Yield the path of a file that an agent waits for; it is created when the block ends."""
+    path = kit.path("gate")
+    try:
+        yield path
+    finally:
+        path.touch()
+
+
+@contextlib.asynccontextmanager
+async def working(
+    kit: Kit, *first: str, then: str = "say=done", model: str = ""
+) -> AsyncIterator[tuple[api.ExecuteRequest, Stream]]:
+    """Yield a run whose agent works until the block ends, and read on to its end then.
+
+    Args:
+        kit: the kit.
+        first: the steps before the work.
+        then: the step after it.
+        model: what a scripted model does instead, for a while.
+    """
+    with gate(kit) as path:
+        request = kit.request(*first, "say=ready", f"wait={path}", then, model=model)
+        stream = kit.execute(request)
+        await until_ready(kit, stream, request)
+        yield request, stream
+    await stream.rest()
+
+
 async def until_ready(kit: Kit, stream: Stream, request: api.ExecuteRequest) -> None:
     """Read until the agent has said "ready"; with a scripted model, wait until the agent has asked it."""
     if kit.setup.agent != "model":
@@ -261,25 +315,74 @@ async def run_in_time(kit: Kit, request: api.ExecuteRequest, limit_s: float, fau
     Raises:
         Violation: it goes on, or the stream did not end with status OK.
     """
-    limit_s *= kit.setup.slowness
     stream = kit.execute(request)
     try:
-        async with asyncio.timeout(limit_s):
+        async with within(kit, limit_s, fault):
             return await stream.rest()
-    except TimeoutError:
+    except Late:
         stream.cancel()
         await kit.cancel(request.run_id, grace_s=0)
-        raise Violation(f"{fault} ({limit_s:g} s)") from None
+        raise
 
 
-def need(kit: Kit, feature: pb.Feature.ValueType) -> None:
-    """Require a feature.
+async def accepted(kit: Kit, request: api.ExecuteRequest, what: str) -> None:
+    """Run to the end what must not be rejected.
 
     Raises:
-        Skip: the adapter does not declare it.
+        Violation: it is; ``what`` says what.
     """
-    if not kit.has(feature):
-        raise Skip(f"{pb.Feature.Name(feature)} is not declared")
+    stream = kit.execute(request)
+    try:
+        await stream.read()
+    except DragomanError as error:
+        raise Violation(f"{what} rejected: {shown(error)}") from error
+    await stream.rest()
+
+
+async def finding(kit: Kit, rpc: str, request: Any, why: str, *, is_optional: bool = False) -> Any:
+    """Return the answer of an RPC whose findings are data, good or bad.
+
+    Args:
+        kit: the kit.
+        rpc: the RPC.
+        request: its request.
+        why: why it must not fail.
+        is_optional: whether an adapter need not implement it.
+
+    Raises:
+        Violation: it failed.
+        Skip: it is not implemented, and need not be.
+    """
+    try:
+        return await kit.call(rpc, request)
+    except DragomanError as error:
+        if is_optional and error.reason is Reason.NOT_IMPLEMENTED:
+            raise Skip(f"{rpc} is not implemented, and says so") from error
+        raise Violation(f"{rpc} failed: {error.code.name}: {why}") from error
+
+
+async def ask_router(kit: Kit, rpc: str, **fields: Any) -> Any:
+    """Return the answer of an RPC of routers.
+
+    Raises:
+        Skip: the target is none.
+        DragomanError: the call failed.
+    """
+    if not kit.is_router:
+        raise Skip("an adapter serves no RouterService")
+    request = getattr(router_pb2, f"{rpc}Request")(**fields)
+    return await kit.answer(rpc, getattr(kit.router, rpc)(request))
+
+
+def need(kit: Kit, *features: pb.Feature.ValueType) -> None:
+    """Require features.
+
+    Raises:
+        Skip: the adapter does not declare one.
+    """
+    for feature in features:
+        if not kit.has(feature):
+            raise Skip(f"{pb.Feature.Name(feature)} is not declared")
 
 
 def need_duty(kit: Kit, duty: api.Duty.ValueType) -> None:

@@ -8,7 +8,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -193,11 +193,6 @@ async def run_checks(options: Options, on_progress: Callable[[Progress], object]
     return Report(target, kit.described, kit.is_router, outcomes, stale, time.monotonic() - began, stopped)
 
 
-def _expected(outcome: Outcome, expected: Collection[str]) -> Outcome:
-    is_expected = outcome.verdict is Verdict.FAILED and outcome.rule.id in expected
-    return replace(outcome, is_expected=is_expected)
-
-
 async def _prepared(options: Options, folder: Path, stack: AsyncExitStack) -> Setup:
     """Make the scripted agent available, as far as the configuration names it."""
     texts = [options.config, *options.env.values()]
@@ -296,7 +291,8 @@ class _Course:
     def note(self, outcome: Outcome) -> None:
         if outcome.rule.id in self._running:
             self._running.remove(outcome.rule.id)
-        outcome = _expected(outcome, self._expected)
+        is_expected = outcome.verdict is Verdict.FAILED and outcome.rule.id in self._expected
+        outcome = replace(outcome, is_expected=is_expected)
         self._outcomes[outcome.rule.id] = outcome
         self._report(outcome)
 

@@ -3,9 +3,9 @@
 import asyncio
 
 from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason
+from dragoman.conformance.kit import Kit, expect_reason, gate, refusal
 from dragoman.conformance.streams import Stream, last
-from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 
 _MODEL = "MOCK_TEXT"
@@ -58,7 +58,7 @@ async def ahead(kit: Kit) -> None:
     """Attach after a sequence that does not exist."""
     request, whole = await _finished(kit)
     end = last(whole).sequence
-    error = await _refused(kit.attach(request.run_id, end + 1))
+    error = await refusal(kit.attach(request.run_id, end + 1).read())
     expect_reason(error, Reason.SEQUENCE_AHEAD)
     found = error.metadata.get("last_sequence")
     expect(found == str(end), f"last_sequence in metadata is {found!r}, not {end}")
@@ -67,31 +67,22 @@ async def ahead(kit: Kit) -> None:
 @check("attach.unknown")
 async def unknown(kit: Kit) -> None:
     """Attach to a run that never was."""
-    expect_reason(await _refused(kit.attach("conformance-no-such-run")), Reason.RUN_NOT_FOUND)
+    expect_reason(await refusal(kit.attach("conformance-no-such-run").read()), Reason.RUN_NOT_FOUND)
 
 
 @check("attach.live")
 async def live(kit: Kit) -> None:
     """Attach to a run while it lives, three times at once, from different sequences."""
-    gate = kit.path("gate")
-    request = kit.request("say=one", "say=two", f"wait={gate}", "say=three")
-    whole = kit.execute(request)
-    await whole.until_text("two")
-    starts = [0, 1, last(whole).sequence]
-    readers = [kit.attach(request.run_id, after) for after in starts]
-    reading = [asyncio.create_task(reader.rest()) for reader in readers]
-    await asyncio.sleep(0)
-    gate.touch()
+    with gate(kit) as path:
+        request = kit.request("say=one", "say=two", f"wait={path}", "say=three")
+        whole = kit.execute(request)
+        await whole.until_text("two")
+        starts = [0, 1, last(whole).sequence]
+        readers = [kit.attach(request.run_id, after) for after in starts]
+        reading = [asyncio.create_task(reader.rest()) for reader in readers]
+        await asyncio.sleep(0)
     await whole.rest()
     await asyncio.gather(*reading)
     for after, reader in zip(starts, readers, strict=True):
         due = [event for event in whole.durable if event.sequence > after]
         expect(reader.durable == due, f"a reader after {after} gets other events than Execute")
-
-
-async def _refused(stream: Stream) -> DragomanError:
-    try:
-        await stream.read()
-    except DragomanError as error:
-        return error
-    raise Violation("the call was accepted")

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from dragoman.conformance.check import Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, has_stopped, refusal, until_ready
+from dragoman.conformance.check import check, expect
+from dragoman.conformance.kit import Kit, expect_reason, has_stopped, refusal, until_ready, within
 from dragoman.conformance.streams import Stream, last
 from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
@@ -84,12 +84,8 @@ async def unknown(kit: Kit) -> None:
 async def grace_zero(kit: Kit) -> None:
     """Cancel an agent that ignores signals, without grace."""
     request, stream = await _hanging(kit, "deaf")
-    patience_s = _PATIENCE_S * kit.setup.slowness
-    try:
-        async with asyncio.timeout(patience_s):
-            await kit.cancel(request.run_id, grace_s=0)
-    except TimeoutError:
-        raise Violation(f"Cancel with a grace of zero did not answer within {patience_s:g} s") from None
+    async with within(kit, _PATIENCE_S, "Cancel with a grace of zero does not answer in time"):
+        await kit.cancel(request.run_id, grace_s=0)
     await stream.rest()
 
 
@@ -99,12 +95,10 @@ async def shorter_grace(kit: Kit) -> None:
     request, stream = await _hanging(kit, "deaf")
     patient = asyncio.create_task(kit.cancel(request.run_id, grace_s=60))
     try:
-        async with asyncio.timeout(_PATIENCE_S * kit.setup.slowness):
+        async with within(kit, _PATIENCE_S, "a later Cancel with a grace of zero does not shorten the grace"):
             await stream.until(lambda event: event.state.phase == pb.RUN_PHASE_CANCELLING or event.HasField("result"))
             await kit.cancel(request.run_id, grace_s=0)
             await patient
-    except TimeoutError:
-        raise Violation("a later Cancel with a grace of zero does not shorten the grace") from None
     finally:
         patient.cancel()
     await stream.rest()

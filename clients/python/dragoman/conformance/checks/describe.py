@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, need, refusal
+from dragoman.conformance.kit import Kit, expect_reason, finding, need, refusal
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -150,10 +150,7 @@ async def bounds(kit: Kit) -> None:
 async def detect(kit: Kit) -> None:
     """Detect with a PATH that holds no agent."""
     request = api.DetectRequest(adapter=kit.adapter, refresh=True, env={"PATH": str(kit.setup.folder)})
-    try:
-        answer = await kit.call("Detect", request)
-    except DragomanError as error:
-        raise Violation(f"Detect failed: {error.code.name}: what it finds is data") from error
+    answer = await finding(kit, "Detect", request, "what it finds is data")
     expect(len(answer.detections) == 1, f"{len(answer.detections)} detections of one adapter")
     found = answer.detections[0]
     expect(found.adapter == kit.described.adapter, f"the detection is of {found.adapter!r}")
@@ -167,13 +164,13 @@ async def test_environment(kit: Kit) -> None:
     request = api.TestEnvironmentRequest(adapter=kit.adapter, mode=api.TEST_MODE_QUICK)
     request.workspace.cwd = str(kit.setup.folder / "no-such-directory")
     request.config.update(kit.setup.config)
-    try:
-        answer = await kit.call("TestEnvironment", request)
-    except DragomanError as error:
-        if error.reason is Reason.NOT_IMPLEMENTED:
-            raise Skip("TestEnvironment is not implemented, and says so") from error
-        raise Violation(f"TestEnvironment failed: {error.code.name}: an invalid cwd is a failed check") from error
-    expect(answer.status == api.TEST_STATUS_FAIL, "a directory that does not exist is not reported as FAIL")
+    await fails_test(kit, request, "a directory that does not exist", "an invalid cwd is a failed check")
+
+
+async def fails_test(kit: Kit, request: api.TestEnvironmentRequest, what: str, why: str) -> None:
+    """Require that a test of an environment fails as data, with a check that says why."""
+    answer = await finding(kit, "TestEnvironment", request, why, is_optional=True)
+    expect(answer.status == api.TEST_STATUS_FAIL, f"{what} is not reported as FAIL")
     failed = [item for item in answer.checks if item.level == pb.SEVERITY_ERROR]
     expect(failed and all(item.code and item.message for item in failed), "no failed check with a code and a message")
 
@@ -191,10 +188,7 @@ async def quota(kit: Kit) -> None:
     home = kit.path("home")
     home.mkdir()
     request = api.GetQuotaRequest(adapter=kit.adapter, env={"HOME": str(home)})
-    try:
-        answer = await kit.call("GetQuota", request)
-    except DragomanError as error:
-        raise Violation(f"GetQuota failed: {error.code.name}: why there is no answer is data") from error
+    answer = await finding(kit, "GetQuota", request, "why there is no answer is data")
     if answer.HasField("failure"):
         expect(answer.failure.kind and answer.failure.message, "the failure has no kind or no message")
         return

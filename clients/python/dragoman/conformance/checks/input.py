@@ -1,10 +1,9 @@
 """Input requests and Respond."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from dragoman.conformance.check import Skip, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, need, need_duty, refusal, seconds
+from dragoman.conformance.kit import Kit, expect_reason, need, need_duty, refusal, seconds, working
 from dragoman.conformance.streams import Stream, is_kind, last
 from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
@@ -44,14 +43,9 @@ async def unknown_run(kit: Kit) -> None:
 @check("respond.unknown-request")
 async def unknown_request(kit: Kit) -> None:
     """Answer what was not asked, while the run lives and after its end."""
-    gate = kit.path("gate")
-    request = kit.request("say=ready", f"wait={gate}")
-    stream = kit.execute(request)
-    await stream.until_text("ready")
-    respond = api.RespondRequest(run_id=request.run_id, request_id="no-such-request", adapter=kit.adapter)
-    live = await refusal(kit.call("Respond", respond))
-    gate.touch()
-    await stream.rest()
+    async with working(kit) as (request, _):
+        respond = api.RespondRequest(run_id=request.run_id, request_id="no-such-request", adapter=kit.adapter)
+        live = await refusal(kit.call("Respond", respond))
     ended = await refusal(kit.call("Respond", respond))
     expect_reason(live, Reason.REQUEST_NOT_FOUND)
     expect_reason(ended, Reason.REQUEST_NOT_FOUND)
@@ -156,32 +150,29 @@ async def question(kit: Kit) -> None:
     expect("an answering word" in stream.text, "the agent does not get the answer to its question")
 
 
-async def _written(kit: Kit, change: Callable[[pb.Permissions], object]) -> tuple[bool, Stream]:
+async def _written(kit: Kit, decision: pb.PermissionDecision.ValueType | None = None) -> tuple[bool, Stream]:
     """Return whether an agent wrote a file, and the stream; its run is unattended."""
     path = kit.path("written")
     request = kit.request(f"write={path}", "say=done", model=f"{_MODEL} path={path.name}")
     if kit.setup.agent == "model":
         path = Path(request.workspace.cwd) / path.name
-    change(request.permissions)
+    if decision is not None:
+        request.permissions.default_decision = decision
     stream = await kit.run(request)
     return path.exists(), stream
-
-
-def _deciding(decision: pb.PermissionDecision.ValueType) -> Callable[[pb.Permissions], object]:
-    return lambda permissions: setattr(permissions, "default_decision", decision)
 
 
 @check("permissions.strict")
 async def strict(kit: Kit) -> None:
     """Run an agent that writes a file, with nothing allowed."""
-    is_written, _ = await _written(kit, lambda _: None)
+    is_written, _ = await _written(kit)
     expect(not is_written, "the agent does what no permission allows")
 
 
 @check("permissions.allowed")
 async def allowed(kit: Kit) -> None:
     """Run an agent that writes a file, with everything allowed."""
-    is_written, stream = await _written(kit, _deciding(pb.PERMISSION_DECISION_ALLOW))
+    is_written, stream = await _written(kit, pb.PERMISSION_DECISION_ALLOW)
     expect(is_written, "the agent does not do what default_decision allows")
     expect(not stream.of("input_request"), "the caller is asked for what default_decision allows")
 
@@ -189,7 +180,7 @@ async def allowed(kit: Kit) -> None:
 @check("permissions.denied")
 async def denied(kit: Kit) -> None:
     """Run an agent that writes a file, with everything denied."""
-    is_written, stream = await _written(kit, _deciding(pb.PERMISSION_DECISION_DENY))
+    is_written, stream = await _written(kit, pb.PERMISSION_DECISION_DENY)
     expect(not is_written, "the agent does what default_decision denies")
     expect(not stream.of("input_request"), "the caller is asked for what default_decision denies")
 

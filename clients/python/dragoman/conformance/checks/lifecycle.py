@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import signal
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import SECRET_VARIABLE, Kit, expect_reason, has_stopped, until_ready
-from dragoman.conformance.launch import LaunchError, launched, left_running
+from dragoman.conformance.kit import SECRET_VARIABLE, Kit, expect_reason, has_stopped, until_ready, within
+from dragoman.conformance.launch import LaunchError, Process, launched, left_running
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -16,10 +18,15 @@ _DRAINS_WITHIN_S = 3.0
 _SECRET = "q4Lm-conformance-Tz93-8rWx"  # noqa: S105 - no secret
 
 
-def _command(kit: Kit) -> tuple[str, ...]:
+def started(kit: Kit, name: str, **how: Any) -> AbstractAsyncContextManager[Process]:
+    """Start another process of the target, as `launched` does.
+
+    Raises:
+        Skip: the kit does not know how.
+    """
     if not kit.setup.command:
         raise Skip("the kit did not start the target: give its command after '--'")
-    return kit.setup.command
+    return launched(kit.setup.command, kit.path(name), slowness=kit.setup.slowness, **how)
 
 
 def _exit_s(kit: Kit) -> float:
@@ -32,11 +39,8 @@ async def drain(kit: Kit) -> None:
     if kit.is_router:
         raise Skip("a router hands live runs to its successor")
     lock = kit.path("lock")
-    slowness, exit_s = kit.setup.slowness, _exit_s(kit)
-    async with (
-        launched(_command(kit), kit.path("drain"), slowness=slowness) as process,
-        kit.beside(process.address) as other,
-    ):
+    exit_s = _exit_s(kit)
+    async with started(kit, "drain") as process, kit.beside(process.address) as other:
         request = other.request(f"hold={lock}", "say=ready", "hang", model="MOCK_STALL_MID")
         stream = other.execute(request)
         await until_ready(other, stream, request)
@@ -45,7 +49,7 @@ async def drain(kit: Kit) -> None:
             while await stream.read() is not None:
                 pass
         has_ended = await process.ended(exit_s)
-        is_stopped = await has_stopped(other, request, lock, 1.0 * slowness)
+        is_stopped = await has_stopped(other, request, lock, kit.setup.slowness)
     expect(has_ended, f"the process has not ended {exit_s:g} s after SIGTERM with a live run")
     expect(is_stopped, "the agent of a live run survives the adapter's end by SIGTERM")
     expect(stream.of("result"), "the stream of a live run ends without its result")
@@ -56,10 +60,7 @@ async def draining(kit: Kit) -> None:
     """Send SIGTERM while an agent lives that ignores it, and then a new run."""
     if kit.is_router:
         raise Skip("a router hands live runs to its successor")
-    async with (
-        launched(_command(kit), kit.path("draining"), slowness=kit.setup.slowness) as process,
-        kit.beside(process.address) as other,
-    ):
+    async with started(kit, "draining") as process, kit.beside(process.address) as other:
         request = other.request("deaf", "say=ready", "hang")
         stream = other.execute(request)
         await stream.until_text("ready")
@@ -76,19 +77,15 @@ async def draining(kit: Kit) -> None:
 
 async def refused_run(kit: Kit) -> DragomanError:
     """Return the status that refuses a new run, once SIGTERM has taken effect."""
-    limit_s = _DRAINS_WITHIN_S * kit.setup.slowness
-    try:
-        async with asyncio.timeout(limit_s):
-            while True:
-                try:
-                    await kit.run(kit.request("say=hello"))
-                except Violation:
-                    error = kit.seen.streams[-1].error
-                    if error is None:
-                        raise
-                    return error
-    except TimeoutError:
-        raise Violation(f"{limit_s:g} s after SIGTERM new runs are still accepted") from None
+    async with within(kit, _DRAINS_WITHIN_S, "after SIGTERM new runs are still accepted"):
+        while True:
+            try:
+                await kit.run(kit.request("say=hello"))
+            except Violation:
+                error = kit.seen.streams[-1].error
+                if error is None:
+                    raise
+                return error
 
 
 @check("process.secrets")
@@ -102,7 +99,7 @@ async def own_output(kit: Kit) -> None:
             request.auth_token = _SECRET
         return request
 
-    async with launched(_command(kit), kit.path("secrets"), slowness=kit.setup.slowness) as process:
+    async with started(kit, "secrets") as process:
         async with kit.beside(process.address) as other:
             rejected = with_secrets(model="")
             rejected.run_id = "not an id"
@@ -119,7 +116,7 @@ async def own_output(kit: Kit) -> None:
 @check("process.sigterm-idle")
 async def sigterm_idle(kit: Kit) -> None:
     """Send SIGTERM to an idle adapter."""
-    async with launched(_command(kit), kit.path("idle"), slowness=kit.setup.slowness) as process:
+    async with started(kit, "idle") as process:
         process.signal(signal.SIGTERM)
         expect(await process.ended(_exit_s(kit)), f"the idle process has not ended {_exit_s(kit):g} s after SIGTERM")
 
@@ -127,8 +124,8 @@ async def sigterm_idle(kit: Kit) -> None:
 @check("process.second-start")
 async def second_start(kit: Kit) -> None:
     """Start a second process on the same socket."""
-    async with launched(_command(kit), kit.path("first"), slowness=kit.setup.slowness) as process:
-        async with launched(_command(kit), kit.path("second"), address=process.address, is_awaited=False) as second:
+    async with started(kit, "first") as process:
+        async with started(kit, "second", address=process.address, is_awaited=False) as second:
             has_ended = await second.ended(_exit_s(kit))
             code = second.code
         expect(has_ended, "a second process on the socket of a live one keeps running")
@@ -140,12 +137,12 @@ async def second_start(kit: Kit) -> None:
 @check("process.stale-socket")
 async def stale_socket(kit: Kit) -> None:
     """Start on a socket that a killed process has left behind."""
-    async with launched(_command(kit), kit.path("killed"), slowness=kit.setup.slowness) as process:
+    async with started(kit, "killed") as process:
         address = process.address
         process.signal(signal.SIGKILL)
         await process.ended(_exit_s(kit))
         try:
-            async with launched(_command(kit), kit.path("again"), address=address, slowness=kit.setup.slowness):
+            async with started(kit, "again", address=address):
                 pass
         except LaunchError as error:
             expect(False, f"it does not start on the socket of a dead process: {error}")
@@ -154,8 +151,7 @@ async def stale_socket(kit: Kit) -> None:
 @check("process.nothing-left")
 async def nothing_left(kit: Kit) -> None:
     """Run an agent with a child, end the adapter, and look for processes."""
-    folder = kit.path("left")
-    async with launched(_command(kit), folder, slowness=kit.setup.slowness) as process:
+    async with started(kit, "left") as process:
         async with kit.beside(process.address) as other:
             with contextlib.suppress(Skip):
                 await other.run(other.request("say=hello", "child", model="MOCK_TEXT"))

@@ -1,10 +1,19 @@
 """Limits of a run."""
 
-import asyncio
 import time
 
-from dragoman.conformance.check import Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, is_duty_refused, need, need_duty, run_in_time, seconds
+from dragoman.conformance.check import check, expect
+from dragoman.conformance.kit import (
+    Kit,
+    Late,
+    expect_reason,
+    is_duty_refused,
+    need,
+    need_duty,
+    run_in_time,
+    seconds,
+    within,
+)
 from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -15,45 +24,28 @@ _KEPT_GRACE_S = 1.0
 _COST = "limits.budget.cost"
 
 
-async def _timed_out(kit: Kit, limit: str, request: api.ExecuteRequest, kind: pb.FailureKind.ValueType) -> None:
-    getattr(request.limits, limit).CopyFrom(seconds(_LIMIT_S))
-    if await is_duty_refused(kit, api.DUTY_LIMITS, request, f"limits.{limit}"):
-        return
-    stream = await run_in_time(kit, request, _PATIENCE_S, f"a limit of {_LIMIT_S:g} s did not end the run")
-    result = stream.result
-    found = pb.FailureKind.Name(result.failure.kind)
-    expect(result.outcome == pb.OUTCOME_TIMED_OUT, f"{pb.Outcome.Name(result.outcome)} instead of TIMED_OUT")
-    expect(result.failure.kind == kind, f"{found} instead of {pb.FailureKind.Name(kind)}")
+def _timed_out(limit: str, kind: pb.FailureKind.ValueType, *steps: str, model: str = "") -> None:
+    """Register the check that a limit ends an agent that hangs after some steps."""
+
+    @check(f"limits.{limit.replace('_', '-')}")
+    async def examine(kit: Kit) -> None:
+        if limit == "tool_call" and kit.does(api.DUTY_LIMITS):
+            need(kit, pb.FEATURE_TOOL_START)
+        request = kit.request(*steps, "hang", model=model)
+        getattr(request.limits, limit).CopyFrom(seconds(_LIMIT_S))
+        if await is_duty_refused(kit, api.DUTY_LIMITS, request, f"limits.{limit}"):
+            return
+        stream = await run_in_time(kit, request, _PATIENCE_S, f"a limit of {_LIMIT_S:g} s did not end the run")
+        result = stream.result
+        found = pb.FailureKind.Name(result.failure.kind)
+        expect(result.outcome == pb.OUTCOME_TIMED_OUT, f"{pb.Outcome.Name(result.outcome)} instead of TIMED_OUT")
+        expect(result.failure.kind == kind, f"{found} instead of {pb.FailureKind.Name(kind)}")
 
 
-@check("limits.wall")
-async def wall(kit: Kit) -> None:
-    """Let a run exceed its wall limit."""
-    request = kit.request("say=ready", "hang", model="MOCK_STALL")
-    await _timed_out(kit, "wall", request, pb.FAILURE_KIND_WALL_TIMEOUT)
-
-
-@check("limits.idle")
-async def idle(kit: Kit) -> None:
-    """Let an agent be silent after its first words."""
-    request = kit.request("say=ready", "hang", model="MOCK_STALL_MID")
-    await _timed_out(kit, "idle", request, pb.FAILURE_KIND_IDLE_TIMEOUT)
-
-
-@check("limits.start-up")
-async def start_up(kit: Kit) -> None:
-    """Let an agent be silent from its start."""
-    request = kit.request("hang")
-    await _timed_out(kit, "start_up", request, pb.FAILURE_KIND_START_TIMEOUT)
-
-
-@check("limits.tool-call")
-async def tool_call(kit: Kit) -> None:
-    """Let a tool call last too long."""
-    if kit.does(api.DUTY_LIMITS):
-        need(kit, pb.FEATURE_TOOL_START)
-    request = kit.request("call=conformance", "hang")
-    await _timed_out(kit, "tool_call", request, pb.FAILURE_KIND_TOOL_TIMEOUT)
+_timed_out("wall", pb.FAILURE_KIND_WALL_TIMEOUT, "say=ready", model="MOCK_STALL")
+_timed_out("idle", pb.FAILURE_KIND_IDLE_TIMEOUT, "say=ready", model="MOCK_STALL_MID")
+_timed_out("start_up", pb.FAILURE_KIND_START_TIMEOUT)
+_timed_out("tool_call", pb.FAILURE_KIND_TOOL_TIMEOUT, "call=conformance")
 
 
 @check("limits.grace")
@@ -67,11 +59,13 @@ async def grace(kit: Kit) -> None:
     await stream.until_text("ready")
     began = time.monotonic()
     try:
-        async with asyncio.timeout(_PATIENCE_S * kit.setup.slowness):
+        async with within(
+            kit, _PATIENCE_S, f"an agent lives on that does not stop in a grace of {_KEPT_GRACE_S:g} s"
+        ):
             await kit.cancel(request.run_id)
-    except TimeoutError:
+    except Late:
         await kit.cancel(request.run_id, grace_s=0)
-        raise Violation(f"an agent that does not stop lives on after a grace of {_KEPT_GRACE_S:g} s") from None
+        raise
     passed_s = time.monotonic() - began
     await stream.rest()
     expect(passed_s >= _KEPT_GRACE_S, f"the agent was killed {passed_s:.1f} s into a grace of {_KEPT_GRACE_S:g} s")

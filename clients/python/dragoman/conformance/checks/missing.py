@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit, has_setting
-from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.conformance.check import Skip, check, expect
+from dragoman.conformance.checks.describe import fails_test
+from dragoman.conformance.kit import Kit, finding, has_setting
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -42,12 +42,7 @@ async def detect(kit: Kit) -> None:
     """Detect an agent whose program does not exist."""
     request = api.DetectRequest(adapter=kit.adapter, refresh=True)
     _without_program(kit, request)
-    try:
-        answer = await kit.call("Detect", request)
-    except DragomanError as error:
-        if error.reason is Reason.NOT_IMPLEMENTED:
-            raise Skip("Detect is not implemented, and says so") from error
-        raise Violation(f"Detect failed: {error.code.name}: that there is no program is data") from error
+    answer = await finding(kit, "Detect", request, "that there is no program is data", is_optional=True)
     expect(answer.detections, "no detection")
     found = answer.detections[0]
     expect(not found.available, "available is true, although the program does not exist")
@@ -62,15 +57,7 @@ async def test_environment(kit: Kit) -> None:
     _without_program(kit, request)
     if kit.has(pb.FEATURE_WORKSPACE):
         request.workspace.cwd = str(kit.setup.folder)
-    try:
-        answer = await kit.call("TestEnvironment", request)
-    except DragomanError as error:
-        if error.reason is Reason.NOT_IMPLEMENTED:
-            raise Skip("TestEnvironment is not implemented, and says so") from error
-        raise Violation(f"TestEnvironment failed: {error.code.name}: a missing program is a failed check") from error
-    expect(answer.status == api.TEST_STATUS_FAIL, "a program that does not exist is not reported as FAIL")
-    failed = [item for item in answer.checks if item.level == pb.SEVERITY_ERROR]
-    expect(failed and all(item.code and item.message for item in failed), "no failed check with a code and a message")
+    await fails_test(kit, request, "a program that does not exist", "a missing program is a failed check")
 
 
 @check("run.missing")

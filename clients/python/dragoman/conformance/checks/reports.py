@@ -1,11 +1,10 @@
 """What an agent reports beside its words: tool calls, tokens, cost, reasoning, plans, files, nested agents."""
 
-import asyncio
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
-from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit
+from dragoman.conformance.check import Skip, check, expect
+from dragoman.conformance.kit import Kit, gate, within
 from dragoman.conformance.streams import Stream, is_kind
 from dragoman.v1 import event_pb2 as pb
 
@@ -105,15 +104,10 @@ async def absent(kit: Kit) -> None:
 
 async def _before_gate(kit: Kit, *steps: str, kind: str, fault: str) -> Stream:
     """Return the stream of a run whose agent waits after the steps, once an event of a kind came meanwhile."""
-    gate = kit.path("gate")
-    stream = kit.execute(kit.request(*steps, f"wait={gate}", "say=done"))
-    try:
-        async with asyncio.timeout(_ARRIVES_WITHIN_S * kit.setup.slowness):
+    with gate(kit) as path:
+        stream = kit.execute(kit.request(*steps, f"wait={path}", "say=done"))
+        async with within(kit, _ARRIVES_WITHIN_S, fault):
             await stream.until(is_kind(kind))
-    except TimeoutError:
-        raise Violation(fault) from None
-    finally:
-        gate.touch()
     return await stream.rest()
 
 

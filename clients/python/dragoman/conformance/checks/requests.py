@@ -2,17 +2,26 @@
 
 import re
 import uuid
-from collections.abc import Callable
+from typing import Any
 
-from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, is_duty_refused, need, need_duty, refusal
+from dragoman.conformance.check import Skip, check, expect
+from dragoman.conformance.kit import (
+    Kit,
+    accepted,
+    expect_reason,
+    is_duty_refused,
+    need,
+    need_duty,
+    refusal,
+)
 from dragoman.conformance.streams import first, last, shown
-from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 _MIB = 1024 * 1024
-_LATER_FIELD = 15_000
+_LATER_FIELD = b"\xc2\xa9\x07\x05later"
+"""A text in the field 15,000."""
 _ENFORCING = {pb.PERMISSION_MODE_STRICT, pb.PERMISSION_MODE_PERMISSIVE}
 
 
@@ -78,44 +87,21 @@ async def large(kit: Kit) -> None:
     """Send a request of nearly 16 MiB; what rejects it may only be a bound of its own."""
     request = kit.request("say=hello", model="MOCK_TEXT")
     request.company.update({f"key{number}": "x" * _MIB for number in range(15)})
-    stream = kit.execute(request)
-    try:
-        await stream.read()
-    except DragomanError as error:
-        raise Violation(f"a request of 15 MiB is rejected: {shown(error)}") from error
-    await stream.rest()
+    await accepted(kit, request, "a request of 15 MiB is")
 
 
 @check("request.unknown-field")
 async def unknown_field(kit: Kit) -> None:
     """Send a field of a later revision."""
     request = kit.request("say=hello", model="MOCK_TEXT")
-    later = bytes([*_varint(_LATER_FIELD << 3 | 2), 5]) + b"later"
-    request.MergeFromString(later)
-    stream = kit.execute(request)
-    try:
-        await stream.read()
-    except DragomanError as error:
-        raise Violation(f"a request with an unknown field is rejected: {shown(error)}") from error
-    await stream.rest()
-
-
-def _varint(value: int) -> bytes:
-    parts = []
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*parts, value])
+    request.MergeFromString(_LATER_FIELD)
+    await accepted(kit, request, "a request with an unknown field is")
 
 
 @check("request.unknown-feature")
 async def unknown_feature(kit: Kit) -> None:
     """Require a feature of a later revision."""
-    request = kit.request()
-    request.required_capabilities.append(9999)  # type: ignore[arg-type] # a number of a later revision
-    if await is_duty_refused(kit, api.DUTY_REFUSALS, request, "required_capabilities"):
-        return
-    expect_reason(await kit.rejected(request), Reason.CAPABILITY_MISSING)
+    await _not_there(kit, 9999)
 
 
 @check("request.capability-missing")
@@ -124,11 +110,14 @@ async def capability_missing(kit: Kit) -> None:
     missing = [value for value in pb.Feature.values() if value and not kit.has(value)]
     if not missing:
         raise Skip("the adapter declares every feature")
+    await _not_there(kit, missing[0])
+
+
+async def _not_there(kit: Kit, feature: int) -> None:
     request = kit.request()
-    request.required_capabilities.append(missing[0])
-    if await is_duty_refused(kit, api.DUTY_REFUSALS, request, "required_capabilities"):
-        return
-    expect_reason(await kit.rejected(request), Reason.CAPABILITY_MISSING)
+    request.required_capabilities.append(feature)  # type: ignore[arg-type] # it may be of a later revision
+    if not await is_duty_refused(kit, api.DUTY_REFUSALS, request, "required_capabilities"):
+        expect_reason(await kit.rejected(request), Reason.CAPABILITY_MISSING)
 
 
 @check("request.capability-declared")
@@ -136,75 +125,40 @@ async def capability_declared(kit: Kit) -> None:
     """Require every feature that is declared."""
     request = kit.request("say=hello", model="MOCK_TEXT")
     request.required_capabilities.extend(item.feature for item in kit.described.capabilities.items)
-    if await is_duty_refused(kit, api.DUTY_REFUSALS, request, "required_capabilities"):
-        return
-    stream = kit.execute(request)
-    try:
-        await stream.read()
-    except DragomanError as error:
-        raise Violation(f"features that are declared are rejected: {shown(error)}") from error
-    await stream.rest()
+    if not await is_duty_refused(kit, api.DUTY_REFUSALS, request, "required_capabilities"):
+        await accepted(kit, request, "features that are declared are")
 
 
-def _model(request: api.ExecuteRequest) -> None:
-    request.model = "conformance-model"
+def _unsupported(rule: str, feature: pb.Feature.ValueType, field: str, value: Any) -> None:
+    """Register the check that an adapter without a feature refuses the field of a request that needs it."""
 
-
-def _system_prompt(request: api.ExecuteRequest) -> None:
-    request.system_prompt = "Be brief."
-
-
-def _instructions(request: api.ExecuteRequest) -> None:
-    request.instructions.text = "Be brief."
-
-
-def _skills(request: api.ExecuteRequest) -> None:
-    request.skills.add(name="conformance").files.content["SKILL.md"] = b"# Conformance\n"
-
-
-def _mcp_servers(request: api.ExecuteRequest) -> None:
-    request.mcp_servers.add(name="conformance").stdio.command = "true"
-
-
-def _handle(request: api.ExecuteRequest) -> None:
-    request.session.handle.CopyFrom(pb.SessionHandle(adapter=request.adapter, native_id=str(uuid.uuid4())))
-
-
-def _fork(request: api.ExecuteRequest) -> None:
-    _handle(request)
-    request.session.fork = True
-
-
-def _changes(request: api.ExecuteRequest) -> None:
-    request.track_changes = True
-
-
-def _attachments(request: api.ExecuteRequest) -> None:
-    request.attachments.add(name="conformance.txt", content=b"conformance")
-
-
-def _unsupported(
-    rule: str, feature: pb.Feature.ValueType, field: str, change: Callable[[api.ExecuteRequest], None]
-) -> None:
-    @check(rule)
+    @check(f"unsupported.{rule}")
     async def examine(kit: Kit) -> None:
         if kit.has(feature):
             raise Skip(f"{pb.Feature.Name(feature)} is declared")
         need_duty(kit, api.DUTY_REFUSALS)
         request = kit.request()
-        change(request)
+        request.MergeFrom(api.ExecuteRequest(**{field: value}))
+        if request.session.HasField("handle"):
+            request.session.handle.adapter = request.adapter
         expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path=field)
 
 
-_unsupported("unsupported.model", pb.FEATURE_MODEL_CHOICE, "model", _model)
-_unsupported("unsupported.system-prompt", pb.FEATURE_SYSTEM_PROMPT, "system_prompt", _system_prompt)
-_unsupported("unsupported.instructions", pb.FEATURE_INSTRUCTIONS, "instructions", _instructions)
-_unsupported("unsupported.skills", pb.FEATURE_SKILLS, "skills", _skills)
-_unsupported("unsupported.mcp-servers", pb.FEATURE_MCP_SERVERS, "mcp_servers", _mcp_servers)
-_unsupported("unsupported.changes", pb.FEATURE_CHANGES, "track_changes", _changes)
-_unsupported("unsupported.attachments", pb.FEATURE_ATTACHMENTS, "attachments", _attachments)
-_unsupported("unsupported.session", pb.FEATURE_RESUME, "session", _handle)
-_unsupported("unsupported.fork", pb.FEATURE_FORK, "session", _fork)
+_SKILL = {"name": "conformance", "files": {"content": {"SKILL.md": b"# Conformance\n"}}}
+_HANDLE = {"native_id": str(uuid.uuid4())}
+_unsupported("model", pb.FEATURE_MODEL_CHOICE, "model", "conformance-model")
+_unsupported("system-prompt", pb.FEATURE_SYSTEM_PROMPT, "system_prompt", "Be brief.")
+_unsupported("instructions", pb.FEATURE_INSTRUCTIONS, "instructions", {"text": "Be brief."})
+_unsupported("skills", pb.FEATURE_SKILLS, "skills", [_SKILL])
+_unsupported(
+    "mcp-servers", pb.FEATURE_MCP_SERVERS, "mcp_servers", [{"name": "conformance", "stdio": {"command": "true"}}]
+)
+_unsupported("changes", pb.FEATURE_CHANGES, "track_changes", True)
+_unsupported(
+    "attachments", pb.FEATURE_ATTACHMENTS, "attachments", [{"name": "conformance.txt", "content": b"conformance"}]
+)
+_unsupported("session", pb.FEATURE_RESUME, "session", {"handle": _HANDLE})
+_unsupported("fork", pb.FEATURE_FORK, "session", {"handle": _HANDLE, "fork": True})
 
 
 @check("unsupported.permissions")
@@ -237,32 +191,12 @@ async def undeclared_login(kit: Kit) -> None:
     expect_reason(error, Reason.NOT_IMPLEMENTED)
 
 
-def _key(request: api.ExecuteRequest) -> None:
-    request.session.key.task_key = "conformance"
-
-
-def _resume_run_id(request: api.ExecuteRequest) -> None:
-    request.session.resume_run_id = "conformance"
-
-
-def _fallback(request: api.ExecuteRequest) -> None:
-    request.fallback.adapters.append("conformance")
-
-
-def _admission(request: api.ExecuteRequest) -> None:
-    request.admission.longest_wait.seconds = 1
-
-
-def _agent_name(request: api.ExecuteRequest) -> None:
-    request.agent_name = "conformance"
-
-
-_ROUTERS = {
-    "session.key": _key,
-    "session.resume_run_id": _resume_run_id,
-    "fallback": _fallback,
-    "admission": _admission,
-    "agent_name": _agent_name,
+_ROUTERS: dict[str, dict[str, Any]] = {
+    "session.key": {"session": {"key": {"task_key": "conformance"}}},
+    "session.resume_run_id": {"session": {"resume_run_id": "conformance"}},
+    "fallback": {"fallback": {"adapters": ["conformance"]}},
+    "admission": {"admission": {"longest_wait": {"seconds": 1}}},
+    "agent_name": {"agent_name": "conformance"},
 }
 
 
@@ -271,9 +205,9 @@ async def router_fields(kit: Kit) -> None:
     """Send an adapter what only a router can honour."""
     if kit.is_router:
         raise Skip("a router honours these fields")
-    for field, change in _ROUTERS.items():
+    for field, fields in _ROUTERS.items():
         request = kit.request()
-        change(request)
+        request.MergeFrom(api.ExecuteRequest(**fields))
         expect_reason(await kit.rejected(request), Reason.NOT_SUPPORTED, field_path=field)
 
 

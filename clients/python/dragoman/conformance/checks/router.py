@@ -1,17 +1,14 @@
 """What a router knows beside its adapters: runs, stored sessions, changes; and how it drains."""
 
-import asyncio
 import secrets
 import signal
-from collections.abc import Awaitable
 from typing import Any
 
 import grpc
-from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.checks.lifecycle import refused_run
+from dragoman.conformance.check import Skip, check, expect
+from dragoman.conformance.checks.lifecycle import refused_run, started
 from dragoman.conformance.checks.registration import own_adapter, register
-from dragoman.conformance.kit import Kit, expect_reason, refusal
-from dragoman.conformance.launch import launched
+from dragoman.conformance.kit import Kit, ask_router, expect_reason, gate, refusal, within
 from dragoman.conformance.streams import Stream, last
 from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
 from dragoman.v1 import adapter_pb2 as api
@@ -23,20 +20,8 @@ _EXIT_S = 10.0
 _SESSION = "01961f2e-5a3c-7d41-9b0e-5c0f4e8d2a10"
 
 
-async def _call(kit: Kit, rpc: str, request: Any) -> Any:
-    """Return the answer of an RPC of routers.
-
-    Raises:
-        Skip: the target is none.
-        DragomanError: the call failed.
-    """
-    if not kit.is_router:
-        raise Skip("an adapter serves no RouterService")
-    return await kit.answer(rpc, getattr(kit.router, rpc)(request))
-
-
 async def _listed(kit: Kit, **fields: Any) -> list[router_pb2.RunSummary]:
-    answer = await _call(kit, "ListRuns", router_pb2.ListRunsRequest(**fields))
+    answer = await ask_router(kit, "ListRuns", **fields)
     return list(answer.runs)
 
 
@@ -51,7 +36,7 @@ async def runs(kit: Kit) -> None:
     labels = {"conformance": word}
     found = await _listed(kit, labels=labels)
     expect([run.run_id for run in found] == [request.run_id], "ListRuns does not list a run by its label")
-    read = (await _call(kit, "GetRun", router_pb2.GetRunRequest(run_id=request.run_id))).run
+    read = (await ask_router(kit, "GetRun", run_id=request.run_id)).run
     for rpc, run in (("ListRuns", found[0]), ("GetRun", read)):
         expect(run.result.outcome == stream.result.outcome, f"{rpc}: the result is not that of the stream")
         expect(run.last_sequence == last(stream).sequence, f"{rpc}: last_sequence is {run.last_sequence}")
@@ -65,16 +50,15 @@ async def runs(kit: Kit) -> None:
 @check("router.run-unknown")
 async def run_unknown(kit: Kit) -> None:
     """Ask for a run that never was."""
-    call = _call(kit, "GetRun", router_pb2.GetRunRequest(run_id="conformance-no-such-run"))
+    call = ask_router(kit, "GetRun", run_id="conformance-no-such-run")
     expect_reason(await refusal(call), Reason.RUN_NOT_FOUND)
 
 
 @check("router.page-token")
 async def page_token(kit: Kit) -> None:
     """Send a page token that no router gave."""
-    for kind in (router_pb2.ListAdaptersRequest, router_pb2.ListRunsRequest, router_pb2.ListSessionsRequest):
-        rpc = kind.DESCRIPTOR.name.removesuffix("Request")
-        call = _call(kit, rpc, kind(page_token="conformance-no-such-page"))  # noqa: S106 - no password
+    for rpc in ("ListAdapters", "ListRuns", "ListSessions"):
+        call = ask_router(kit, rpc, page_token="conformance-no-such-page")  # noqa: S106 - no password
         expect_reason(await refusal(call), Reason.INVALID_PAGE_TOKEN)
 
 
@@ -83,16 +67,13 @@ async def watch(kit: Kit) -> None:
     """Watch the adapters while one registers."""
     async with own_adapter(kit) as announced:
         call = kit.router.WatchAdapters(router_pb2.WatchAdaptersRequest())
-        limit_s = _CHANGES_WITHIN_S * kit.setup.slowness
         try:
-            async with asyncio.timeout(limit_s):
+            async with within(kit, _CHANGES_WITHIN_S, "the list that is due does not come"):
                 first = await _next(call)
                 expect(kit.described.adapter in first, f"the first list has {sorted(first)}")
                 await register(kit, announced)
                 while announced.adapter not in await _next(call):
                     pass
-        except TimeoutError:
-            raise Violation(f"{limit_s:g} s pass without the list that is due") from None
         finally:
             call.cancel()
 
@@ -110,19 +91,11 @@ def _key() -> api.SessionKey:
     return api.SessionKey(task_key=f"conformance{secrets.token_hex(6)}")
 
 
-def _get(kit: Kit, key: api.SessionKey, adapter: str = "") -> Awaitable[Any]:
-    return _call(kit, "GetSession", router_pb2.GetSessionRequest(key=key, adapter=adapter))
-
-
-def _delete(kit: Kit, key: api.SessionKey, adapter: str = "") -> Awaitable[Any]:
-    return _call(kit, "DeleteSession", router_pb2.DeleteSessionRequest(key=key, adapter=adapter))
-
-
 @check("router.session")
 async def session(kit: Kit) -> None:
     """Run twice for one task, and delete its session then."""
     task = f"conformance{secrets.token_hex(6)}"
-    await _call(kit, "ListSessions", router_pb2.ListSessionsRequest(task_key=task))
+    await ask_router(kit, "ListSessions", task_key=task)
     streams = []
     for _ in range(2):
         request = kit.request(f"session={_SESSION}", "say=one", model="MOCK_TEXT")
@@ -133,32 +106,33 @@ async def session(kit: Kit) -> None:
     due = [pb.SESSION_DISPOSITION_NEW, pb.SESSION_DISPOSITION_RESUME]
     names = [pb.SessionDisposition.Name(value) for value in dispositions]
     expect(dispositions == due, f"the runs of one task are {names}; NEW and RESUME are due")
-    listed = (await _call(kit, "ListSessions", router_pb2.ListSessionsRequest(task_key=task))).sessions
+    listed = (await ask_router(kit, "ListSessions", task_key=task)).sessions
     expect(len(listed) == 1, f"ListSessions lists {len(listed)} sessions of a task")
     handle = streams[-1].result.session.handle
-    key, adapter = listed[0].key, listed[0].adapter
-    read = (await _get(kit, key, adapter)).session
+    fields = {"key": listed[0].key, "adapter": listed[0].adapter}
+    read = (await ask_router(kit, "GetSession", **fields)).session
     expect(read.handle.native_id == handle.native_id, "GetSession answers another session than the result has")
     expect(read.runs == 2, f"GetSession counts {read.runs} runs of a session with 2")
-    expect((await _delete(kit, key, adapter)).deleted, "DeleteSession does not report that it deleted a session")
-    left = (await _call(kit, "ListSessions", router_pb2.ListSessionsRequest(task_key=task))).sessions
+    deleted = (await ask_router(kit, "DeleteSession", **fields)).deleted
+    expect(deleted, "DeleteSession does not report that it deleted a session")
+    left = (await ask_router(kit, "ListSessions", task_key=task)).sessions
     expect(not left, "a deleted session is listed")
 
 
 @check("router.session-unknown")
 async def session_unknown(kit: Kit) -> None:
     """Ask for the session of a task that never was, and delete it."""
-    absent = _key()
-    expect_reason(await refusal(_get(kit, absent, kit.described.adapter)), Reason.SESSION_NOT_FOUND)
-    answer = await _delete(kit, absent, kit.described.adapter)
+    absent = {"key": _key(), "adapter": kit.described.adapter}
+    expect_reason(await refusal(ask_router(kit, "GetSession", **absent)), Reason.SESSION_NOT_FOUND)
+    answer = await ask_router(kit, "DeleteSession", **absent)
     expect(not answer.deleted, "DeleteSession reports that it deleted a session that never was")
 
 
 @check("router.session-adapter")
 async def session_adapter(kit: Kit) -> None:
     """Leave the adapter out."""
-    for call in (_get, _delete):
-        expect_reason(await refusal(call(kit, _key())), Reason.ADAPTER_REQUIRED)
+    for rpc in ("GetSession", "DeleteSession"):
+        expect_reason(await refusal(ask_router(kit, rpc, key=_key())), Reason.ADAPTER_REQUIRED)
 
 
 @check("router.drain")
@@ -166,20 +140,13 @@ async def drain(kit: Kit) -> None:
     """Send SIGTERM to a router while a run lives, start another run, and let the first one end."""
     if not kit.is_router:
         raise Skip("an adapter serves no RouterService")
-    if not kit.setup.command:
-        raise Skip("the kit did not start the target: give its command after '--'")
-    gate = kit.path("gate")
-    slowness = kit.setup.slowness
-    exit_s = _EXIT_S * slowness
-    async with (
-        launched(kit.setup.command, kit.path("router"), slowness=slowness) as process,
-        kit.beside(process.address) as other,
-    ):
-        stream = other.execute(other.request("say=ready", f"wait={gate}", "say=done"))
-        await stream.until_text("ready")
-        process.signal(signal.SIGTERM)
-        refused = await refused_run(other)
-        gate.touch()
+    exit_s = _EXIT_S * kit.setup.slowness
+    async with started(kit, "router") as process, kit.beside(process.address) as other:
+        with gate(kit) as path:
+            stream = other.execute(other.request("say=ready", f"wait={path}", "say=done"))
+            await stream.until_text("ready")
+            process.signal(signal.SIGTERM)
+            refused = await refused_run(other)
         error = await _ending(stream)
         has_ended = await process.ended(exit_s)
     expect_reason(refused, Reason.DRAINING)

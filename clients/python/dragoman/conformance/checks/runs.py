@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 
 from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, until_ready
+from dragoman.conformance.kit import Kit, Late, expect_reason, gate, until_ready, within
 from dragoman.conformance.streams import is_kind, last
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.wire import unroll
@@ -61,16 +61,10 @@ async def id_assigned(kit: Kit) -> None:
 @check("run.early-header")
 async def early_header(kit: Kit) -> None:
     """Expect the header while the agent is still silent."""
-    gate = kit.path("gate")
-    stream = kit.execute(kit.request(f"wait={gate}"))
-    limit_s = _SOON_S * kit.setup.slowness
-    try:
-        async with asyncio.timeout(limit_s):
+    with gate(kit) as path:
+        stream = kit.execute(kit.request(f"wait={path}"))
+        async with within(kit, _SOON_S, "no initial metadata while the agent is silent"):
             await stream.header()
-    except TimeoutError:
-        raise Violation(f"no initial metadata within {limit_s:g} s while the agent is silent") from None
-    finally:
-        gate.touch()
     await stream.rest()
 
 
@@ -137,32 +131,24 @@ async def started_no_prompt(kit: Kit) -> None:
 @check("run.progressive")
 async def progressive(kit: Kit) -> None:
     """Have an agent say something and then wait for a file."""
-    gate = kit.path("gate")
-    stream = kit.execute(kit.request("say=before the gate", f"wait={gate}", "say=after the gate"))
-    limit_s = _SOON_S * kit.setup.slowness
-    try:
-        async with asyncio.timeout(limit_s):
+    with gate(kit) as path:
+        stream = kit.execute(kit.request("say=before the gate", f"wait={path}", "say=after the gate"))
+        async with within(kit, _SOON_S, "what the agent says does not arrive while it runs"):
             await stream.until_text("before the gate")
-    except TimeoutError:
-        raise Violation(f"what the agent says does not arrive while it runs ({limit_s:g} s)") from None
-    finally:
-        gate.touch()
     await stream.rest()
 
 
 @check("run.same-request-joins")
 async def joins(kit: Kit) -> None:
     """Send the same request twice, the second time while the run lives."""
-    gate, count = kit.path("gate"), kit.path("count")
-    request = kit.request(f"touch={count}", "say=once", f"wait={gate}")
-    first = kit.execute(request)
-    await first.until_text("once")
-    count.unlink()
-    second = kit.execute(request)
-    try:
+    count = kit.path("count")
+    with gate(kit) as path:
+        request = kit.request(f"touch={count}", "say=once", f"wait={path}")
+        first = kit.execute(request)
+        await first.until_text("once")
+        count.unlink()
+        second = kit.execute(request)
         await second.until_text("once")
-    finally:
-        gate.touch()
     await first.rest()
     await second.rest()
     expect(not count.exists(), "the agent was started twice")
@@ -221,24 +207,30 @@ async def batching_attach(kit: Kit) -> None:
     expect(events == single.durable, "batches hold other events than the single ones")
 
 
+async def _orphaned(kit: Kit, request: api.ExecuteRequest, limit_s: float, fault: str) -> float:
+    """Go away from a run, attach without holding it, and require that it is cancelled; return after which time."""
+    stream = kit.execute(request)
+    await until_ready(kit, stream, request)
+    began = time.monotonic()
+    stream.cancel()
+    later = kit.attach(request.run_id)
+    try:
+        async with within(kit, limit_s, fault):
+            await later.rest()
+    except Late:
+        await kit.cancel(request.run_id, grace_s=0)
+        raise
+    expect(later.result.outcome == pb.OUTCOME_CANCELLED, f"{_name(later.result.outcome)} instead of CANCELLED")
+    return time.monotonic() - began
+
+
 @check("run.orphan")
 async def orphan(kit: Kit) -> None:
     """Go away from a run without orphan_after, and attach without holding it."""
     lock = kit.path("lock")
     request = kit.request(f"hold={lock}", "say=ready", "hang", model="MOCK_STALL_MID")
     request.ClearField("orphan_after")
-    stream = kit.execute(request)
-    await until_ready(kit, stream, request)
-    stream.cancel()
-    later = kit.attach(request.run_id)
-    patience_s = _PATIENCE_S * kit.setup.slowness
-    try:
-        async with asyncio.timeout(patience_s):
-            await later.rest()
-    except TimeoutError:
-        await kit.cancel(request.run_id, grace_s=0)
-        raise Violation(f"a run that no client holds lives on ({patience_s:g} s)") from None
-    expect(later.result.outcome == pb.OUTCOME_CANCELLED, f"{_name(later.result.outcome)} instead of CANCELLED")
+    await _orphaned(kit, request, _PATIENCE_S, "a run that no client holds lives on")
 
 
 @check("run.orphan-after")
@@ -246,32 +238,19 @@ async def orphan_after(kit: Kit) -> None:
     """Go away from a run for longer than orphan_after, as a router does that is missing."""
     request = kit.request("say=ready", "hang", model="MOCK_STALL_MID")
     request.orphan_after.FromSeconds(_ORPHAN_S)
-    stream = kit.execute(request)
-    await until_ready(kit, stream, request)
-    began = time.monotonic()
-    stream.cancel()
-    later = kit.attach(request.run_id)
-    patience_s = _ORPHAN_S + _PATIENCE_S * kit.setup.slowness
-    try:
-        async with asyncio.timeout(patience_s):
-            await later.rest()
-    except TimeoutError:
-        await kit.cancel(request.run_id, grace_s=0)
-        raise Violation(f"a run with an orphan_after of {_ORPHAN_S} s lives on for {patience_s:g} s") from None
-    passed_s = time.monotonic() - began
-    expect(later.result.outcome == pb.OUTCOME_CANCELLED, f"{_name(later.result.outcome)} instead of CANCELLED")
+    fault = f"a run with an orphan_after of {_ORPHAN_S} s lives on"
+    passed_s = await _orphaned(kit, request, _ORPHAN_S + _PATIENCE_S, fault)
     expect(passed_s >= _ORPHAN_S, f"a run with an orphan_after of {_ORPHAN_S} s ended after {passed_s:.1f} s")
 
 
 @check("run.unheld-output")
 async def unheld_output(kit: Kit) -> None:
     """Have an agent say 2 MB while no client holds its run, and come back."""
-    gate = kit.path("gate")
-    request = kit.request("say=ready", f"wait={gate}", f"flood={_FLOOD}", "say=the end")
-    stream = kit.execute(request)
-    await stream.until_text("ready")
-    stream.cancel()
-    gate.touch()
+    with gate(kit) as path:
+        request = kit.request("say=ready", f"wait={path}", f"flood={_FLOOD}", "say=the end")
+        stream = kit.execute(request)
+        await stream.until_text("ready")
+        stream.cancel()
     await asyncio.sleep(_OBSERVED_S)
     later = await kit.attach(request.run_id, last(stream).sequence, hold=True).rest()
     output = later.text
@@ -279,7 +258,7 @@ async def unheld_output(kit: Kit) -> None:
     expect("the end" in output, "what the agent said last is missing")
 
 
-async def _lives_on(kit: Kit, request: api.ExecuteRequest, gate: Path) -> None:
+async def _lives_on(kit: Kit, request: api.ExecuteRequest, path: Path) -> None:
     """Require that a run without its first stream does not end until it may."""
     watching = kit.attach(request.run_id)
     try:
@@ -288,7 +267,7 @@ async def _lives_on(kit: Kit, request: api.ExecuteRequest, gate: Path) -> None:
     except TimeoutError:
         watching.cancel()
     later = kit.attach(request.run_id, hold=True)
-    gate.touch()
+    path.touch()
     await later.rest()
     expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(later.result.outcome)} instead of SUCCEEDED")
 
@@ -296,19 +275,19 @@ async def _lives_on(kit: Kit, request: api.ExecuteRequest, gate: Path) -> None:
 @check("run.survives-client")
 async def survives(kit: Kit) -> None:
     """Go away from a run with orphan_after, and come back."""
-    gate = kit.path("gate")
-    request = kit.request("say=ready", f"wait={gate}", "say=afterwards", model=_SLOW)
+    path = kit.path("gate")
+    request = kit.request("say=ready", f"wait={path}", "say=afterwards", model=_SLOW)
     stream = kit.execute(request)
     await until_ready(kit, stream, request)
     stream.cancel()
-    await _lives_on(kit, request, gate)
+    await _lives_on(kit, request, path)
 
 
 @check("run.survives-deadline")
 async def deadline(kit: Kit) -> None:
     """Set a deadline for the RPC that is over before the run."""
-    gate = kit.path("gate")
-    request = kit.request("say=ready", f"wait={gate}", "say=afterwards")
+    path = kit.path("gate")
+    request = kit.request("say=ready", f"wait={path}", "say=afterwards")
     stream = kit.execute(request, timeout=_DEADLINE_S * kit.setup.slowness)
     try:
         while await stream.read() is not None:
@@ -317,19 +296,18 @@ async def deadline(kit: Kit) -> None:
         # gRPC for Go resets the stream at the deadline: a client whose clock is a moment behind reads CANCELLED.
         ended = error.code.name in ("DEADLINE_EXCEEDED", "CANCELLED")
         expect(ended, f"the deadline ends the call with {error.code.name}")
-    await _lives_on(kit, request, gate)
+    await _lives_on(kit, request, path)
 
 
 @check("run.survives-connection")
 async def connection(kit: Kit) -> None:
     """Lose the connection of a run, and come back on another one, as a router does that was restarted."""
-    gate = kit.path("gate")
-    request = kit.request("say=ready", f"wait={gate}", "say=afterwards", model=_SLOW)
-    async with kit.beside() as lost:
-        stream = lost.execute(request)
-        await stream.until(is_kind("started"))
-        await until_ready(kit, stream, request)
-    gate.touch()  # the agent goes on meanwhile
+    with gate(kit) as path:  # the agent goes on afterwards
+        request = kit.request("say=ready", f"wait={path}", "say=afterwards", model=_SLOW)
+        async with kit.beside() as lost:
+            stream = lost.execute(request)
+            await stream.until(is_kind("started"))
+            await until_ready(kit, stream, request)
     await asyncio.sleep(_OBSERVED_S)
     async with kit.beside() as other:
         later = other.attach(request.run_id, last(stream).sequence, hold=True)
@@ -344,12 +322,9 @@ async def heartbeat(kit: Kit) -> None:
     """Let an agent be silent for longer than heartbeats are apart."""
     request = kit.request("say=ready", "hang", model="MOCK_STALL")
     stream = kit.execute(request)
-    limit_s = _HEARTBEAT_S * kit.setup.slowness
     try:
-        async with asyncio.timeout(limit_s):
+        async with within(kit, _HEARTBEAT_S, "no heartbeat in that time of silence"):
             await stream.until(is_kind("heartbeat"))
-    except TimeoutError:
-        raise Violation(f"no heartbeat within {limit_s:g} s of silence") from None
     finally:
         await kit.cancel(request.run_id, grace_s=0)
     await stream.rest()
@@ -361,14 +336,11 @@ async def concurrent(kit: Kit) -> None:
     most = kit.described.capabilities.max_concurrent_runs
     if most == 1:
         raise Skip("max_concurrent_runs is 1")
-    gate = kit.path("gate")
-    streams = [kit.execute(kit.request(f"say=run {number}", f"wait={gate}")) for number in range(2)]
-    try:
+    with gate(kit) as path:
+        streams = [kit.execute(kit.request(f"say=run {number}", f"wait={path}")) for number in range(2)]
         for number, stream in enumerate(streams):
             await stream.until(is_kind("started"))
             await stream.until_text(f"run {number}")
-    finally:
-        gate.touch()
     for number, stream in enumerate(streams):
         await stream.rest()
         expect(f"run {1 - number}" not in stream.text, "the events of two runs are mixed")

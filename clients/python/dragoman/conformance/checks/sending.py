@@ -1,9 +1,9 @@
 """Inputs in mid-run: Send."""
 
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager
 
 from dragoman.conformance.check import Skip, check, expect, stream_check
-from dragoman.conformance.kit import Kit, expect_reason, need, refusal, until_ready
+from dragoman.conformance.kit import Kit, expect_reason, need, refusal, working
 from dragoman.conformance.streams import Stream
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
@@ -21,23 +21,19 @@ def _input(kit: Kit, run_id: str, text: str = "MOCK_TEXT and this", **fields: st
     return api.SendRequest(run_id=run_id, adapter=kit.adapter, text=text, **{**defaults, **fields})  # type: ignore[arg-type]
 
 
-async def _working(kit: Kit) -> tuple[api.ExecuteRequest, Stream, Path]:
-    """Start a run whose agent works until a file exists; at a scripted model, for a while."""
-    gate = kit.path("gate")
-    request = kit.request(f"session={_SESSION}", "say=ready", f"wait={gate}", "say=done", model="MOCK_SLOW")
-    stream = kit.execute(request)
-    await until_ready(kit, stream, request)
-    return request, stream, gate
+def _working(
+    kit: Kit, then: str = "say=done", model: str = "MOCK_SLOW"
+) -> AbstractAsyncContextManager[tuple[api.ExecuteRequest, Stream]]:
+    """Yield a run with a session whose agent works; at a scripted model, for a while."""
+    return working(kit, f"session={_SESSION}", then=then, model=model)
 
 
 @check("send.queued")
 async def queued(kit: Kit) -> None:
     """Queue an input while the agent works, and read on to the end of the run."""
     need(kit, pb.FEATURE_QUEUE)
-    request, stream, gate = await _working(kit)
-    answer = await kit.call("Send", _input(kit, request.run_id))
-    gate.touch()
-    await stream.rest()
+    async with _working(kit) as (request, stream):
+        answer = await kit.call("Send", _input(kit, request.run_id))
     accepted = [event for event in stream.durable if event.input_accepted.input_id == "conformance-1"]
     expect(accepted, "the input is in no input_accepted")
     expect(accepted[0].sequence == answer.sequence, "SendResponse.sequence is not that of input_accepted")
@@ -55,19 +51,15 @@ async def queued(kit: Kit) -> None:
 async def steered(kit: Kit) -> None:
     """Send an input for the present turn, which goes on until the agent has taken it."""
     need(kit, pb.FEATURE_STEER)
-    request, stream, gate = await _working(kit)
-    try:
-        await kit.call("Send", _input(kit, request.run_id, mode=pb.INPUT_MODE_STEER))
-    except DragomanError as error:
-        if error.reason is not Reason.RUN_FINISHED:
-            raise
-        gate.touch()
-        await stream.rest()
-        raise Skip("the run ended before the input came") from error
-    if kit.setup.agent != "model":  # the turn of a scripted model ends by itself, so that another one may follow
-        await stream.until(lambda event: bool(event.message.input_id) or event.HasField("input_dropped"))
-    gate.touch()
-    await stream.rest()
+    async with _working(kit) as (request, stream):
+        try:
+            await kit.call("Send", _input(kit, request.run_id, mode=pb.INPUT_MODE_STEER))
+        except DragomanError as error:
+            if error.reason is not Reason.RUN_FINISHED:
+                raise
+            raise Skip("the run ended before the input came") from error
+        if kit.setup.agent != "model":  # the turn of a scripted model ends by itself, so that another one may follow
+            await stream.until(lambda event: bool(event.message.input_id) or event.HasField("input_dropped"))
     dropped = [event.input_dropped for event in stream.durable if event.HasField("input_dropped")]
     if dropped and dropped[0].reason == _RUN_ENDED and not kit.has(pb.FEATURE_QUEUE):
         raise Skip("the turn ended before the agent took the input, and no other one follows")
@@ -82,15 +74,10 @@ async def attached(kit: Kit) -> None:
     """Have the agent look for the words of a file that came with an input."""
     need(kit, pb.FEATURE_QUEUE)
     need(kit, pb.FEATURE_ATTACHMENTS)
-    gate = kit.path("gate")
-    request = kit.request(f"session={_SESSION}", "say=ready", f"wait={gate}", f"received={_WORD.hex()}")
-    stream = kit.execute(request)
-    await until_ready(kit, stream, request)
-    sent = _input(kit, request.run_id)
-    sent.attachments.add(name="words.txt", media_type="text/plain", content=b"The word is " + _WORD)
-    await kit.call("Send", sent)
-    gate.touch()
-    await stream.rest()
+    async with _working(kit, f"received={_WORD.hex()}", model="") as (request, stream):
+        sent = _input(kit, request.run_id)
+        sent.attachments.add(name="words.txt", media_type="text/plain", content=b"The word is " + _WORD)
+        await kit.call("Send", sent)
     expect("received: yes" in stream.text, "the agent does not find the file where its text says")
     names = [name for event in stream.durable for name in event.input_accepted.attachments]
     expect(names == ["words.txt"], f"input_accepted has the files {names}")
@@ -103,12 +90,10 @@ async def images(kit: Kit) -> None:
     need(kit, pb.FEATURE_ATTACHMENTS)
     if kit.has(pb.FEATURE_IMAGES):
         raise Skip("FEATURE_IMAGES is declared")
-    request, stream, gate = await _working(kit)
-    sent = _input(kit, request.run_id)
-    sent.attachments.add(name="image.png", media_type="image/png", content=b"\x89PNG\r\n\x1a\n")
-    error = await refusal(kit.call("Send", sent))
-    gate.touch()
-    await stream.rest()
+    async with _working(kit) as (request, _):
+        sent = _input(kit, request.run_id)
+        sent.attachments.add(name="image.png", media_type="image/png", content=b"\x89PNG\r\n\x1a\n")
+        error = await refusal(kit.call("Send", sent))
     expect_reason(error, Reason.NOT_SUPPORTED, field_path="attachments[0].media_type")
 
 
@@ -116,12 +101,10 @@ async def images(kit: Kit) -> None:
 async def idempotent(kit: Kit) -> None:
     """Send an input again, while the run lives and after its end; and another one with its ID."""
     need(kit, pb.FEATURE_QUEUE)
-    request, stream, gate = await _working(kit)
-    first = await kit.call("Send", _input(kit, request.run_id))
-    second = await kit.call("Send", _input(kit, request.run_id))
-    other = await refusal(kit.call("Send", _input(kit, request.run_id, "MOCK_TEXT and that")))
-    gate.touch()
-    await stream.rest()
+    async with _working(kit) as (request, stream):
+        first = await kit.call("Send", _input(kit, request.run_id))
+        second = await kit.call("Send", _input(kit, request.run_id))
+        other = await refusal(kit.call("Send", _input(kit, request.run_id, "MOCK_TEXT and that")))
     third = await kit.call("Send", _input(kit, request.run_id))
     expect(first == second == third, "the same input again is answered differently")
     expect_reason(other, Reason.INPUT_ID_REUSED)
@@ -135,19 +118,12 @@ async def refused(kit: Kit) -> None:
     modes = [mode for mode, feature in _MODES.items() if not kit.has(feature)]
     if not modes:
         raise Skip("the adapter declares both ways")
-    gate = kit.path("gate")
-    request = kit.request("say=ready", f"wait={gate}", model="MOCK_SLOW")
-    stream = kit.execute(request)
-    await until_ready(kit, stream, request)
-    errors = [await refusal(kit.call("Send", _input(kit, request.run_id, mode=mode))) for mode in modes]
-    gate.touch()
-    await stream.rest()
+    async with working(kit, model="MOCK_SLOW") as (request, _):
+        errors = [await refusal(kit.call("Send", _input(kit, request.run_id, mode=mode))) for mode in modes]
     for error in errors:
         if error.reason is Reason.NOT_IMPLEMENTED:
             continue  # of an earlier revision
-        expect_reason(error, Reason.NOT_SUPPORTED)
-        paths = [violation.path for violation in error.violations]
-        expect("mode" in paths, f"the field `mode` is not named, but {paths}")
+        expect_reason(error, Reason.NOT_SUPPORTED, field_path="mode")
 
 
 @check("send.finished")
@@ -163,15 +139,11 @@ async def finished(kit: Kit) -> None:
 async def invalid(kit: Kit) -> None:
     """Send an empty text, and a text with an ID that is none."""
     need(kit, pb.FEATURE_QUEUE)
-    request, stream, gate = await _working(kit)
-    empty = await refusal(kit.call("Send", _input(kit, request.run_id, "")))
-    odd = await refusal(kit.call("Send", _input(kit, request.run_id, input_id="no id")))
-    gate.touch()
-    await stream.rest()
-    for error, path in ((empty, "text"), (odd, "input_id")):
-        expect_reason(error, Reason.INVALID_REQUEST)
-        paths = [violation.path for violation in error.violations]
-        expect(path in paths, f"the field {path!r} is not named, but {paths}")
+    async with _working(kit) as (request, _):
+        empty = await refusal(kit.call("Send", _input(kit, request.run_id, "")))
+        odd = await refusal(kit.call("Send", _input(kit, request.run_id, input_id="no id")))
+    expect_reason(empty, Reason.INVALID_REQUEST, field_path="text")
+    expect_reason(odd, Reason.INVALID_REQUEST, field_path="input_id")
 
 
 @check("send.unknown-run")

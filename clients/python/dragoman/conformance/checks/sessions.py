@@ -11,6 +11,7 @@ _ID = "01961f2e-5a3c-7d41-9b0e-5c0f4e8d2a10"
 """The ID that scripted agents give to every session."""
 _COPY_ID = "01961f2e-5a3c-7d41-9b0e-5c0f4e8d2a11"
 """The ID that they give to the copy of one."""
+_STEPS = (f"session={_ID}", "say=two")
 
 
 def _name(disposition: pb.SessionDisposition.ValueType) -> str:
@@ -27,9 +28,11 @@ async def _stored(kit: Kit) -> Stream:
     return stream
 
 
-def _resuming(kit: Kit, handle: pb.SessionHandle, *steps: str) -> api.ExecuteRequest:
-    request = kit.request(*steps, f"session={_ID}", "say=two", model=_MODEL)
+def _going_on(kit: Kit, handle: pb.SessionHandle, *steps: str, is_copy: bool = False) -> api.ExecuteRequest:
+    """Return a request that goes on in a session, or in a copy of it."""
+    request = kit.request(*steps, model=_MODEL)
     request.session.handle.CopyFrom(handle)
+    request.session.fork = is_copy
     if handle.cwd:
         request.workspace.cwd = handle.cwd
     return request
@@ -45,13 +48,16 @@ def _is_new(stream: Stream) -> None:
     expect(outcome == pb.OUTCOME_SUCCEEDED, f"{pb.Outcome.Name(outcome)}, although a new session could start")
 
 
-async def _reaches_agent(kit: Kit, first: str, request: api.ExecuteRequest) -> None:
-    """Require that the agent gets the session of a request: its ID, or at a scripted model its first prompt.
+async def _reaches_agent(kit: Kit, before: Stream, *, is_copy: bool = False) -> None:
+    """Require that the agent gets the session of a run: its ID, or at a scripted model its first prompt.
 
     The steps do not say the ID in clear: an agent that searches its prompt would find it there.
     """
+    handle = before.result.session.handle
+    request = _going_on(kit, handle, f"received={handle.native_id.encode().hex()}", is_copy=is_copy)
     stream = await kit.run(request)
     if kit.setup.agent == "model":
+        first = before.events[0].run_id
         asked = [text for text in kit.setup.model_requests() if request.run_id in text]
         expect(
             any(first in text for text in asked), "what the session holds is in no request of the agent to its model"
@@ -63,27 +69,17 @@ async def _reaches_agent(kit: Kit, first: str, request: api.ExecuteRequest) -> N
     )
 
 
-def _continuing(kit: Kit, handle: pb.SessionHandle, *, is_copy: bool) -> api.ExecuteRequest:
-    """Return a request to an agent that says whether it received the ID of the session."""
-    request = kit.request(f"received={handle.native_id.encode().hex()}", model=_MODEL)
-    request.session.handle.CopyFrom(handle)
-    request.session.fork = is_copy
-    if handle.cwd:
-        request.workspace.cwd = handle.cwd
-    return request
-
-
 @check("session.resumes")
 async def resumes(kit: Kit) -> None:
     """Run again with the handle of a result, and once more to see whether the agent receives it."""
     before = await _stored(kit)
     handle = before.result.session.handle
-    stream = await kit.run(_resuming(kit, handle))
+    stream = await kit.run(_going_on(kit, handle, *_STEPS))
     disposition = stream.of("started")[0].session_disposition
     expect(disposition == pb.SESSION_DISPOSITION_RESUME, f"{_name(disposition)} where RESUME is due")
     found = stream.result.session.handle.native_id
     expect(found == handle.native_id, f"the session goes on as {found!r}, not {handle.native_id!r}")
-    await _reaches_agent(kit, before.events[0].run_id, _continuing(kit, handle, is_copy=False))
+    await _reaches_agent(kit, before)
 
 
 @check("session.forks")
@@ -91,17 +87,12 @@ async def forks(kit: Kit) -> None:
     """Run again in a copy of the session of a result, and once more to see whether the agent receives it."""
     before = await _stored(kit)
     handle = before.result.session.handle
-    request = kit.request(f"session={_COPY_ID}", "say=two", model=_MODEL)
-    request.session.handle.CopyFrom(handle)
-    request.session.fork = True
-    if handle.cwd:
-        request.workspace.cwd = handle.cwd
-    stream = await kit.run(request)
+    stream = await kit.run(_going_on(kit, handle, f"session={_COPY_ID}", "say=two", is_copy=True))
     disposition = stream.of("started")[0].session_disposition
     expect(disposition == pb.SESSION_DISPOSITION_FORK, f"{_name(disposition)} where FORK is due")
     found = stream.result.session.handle.native_id
     expect(found and found != handle.native_id, f"the copy is reported as the session {found!r} itself")
-    await _reaches_agent(kit, before.events[0].run_id, _continuing(kit, handle, is_copy=True))
+    await _reaches_agent(kit, before, is_copy=True)
 
 
 @check("session.unfit")
@@ -109,7 +100,7 @@ async def unfit(kit: Kit) -> None:
     """Send the handle of another adapter."""
     handle = (await _stored(kit)).result.session.handle
     handle.adapter = "conformance_no_such_adapter"
-    _is_new(await kit.run(_resuming(kit, handle)))
+    _is_new(await kit.run(_going_on(kit, handle, *_STEPS)))
 
 
 @check("session.lost")
@@ -120,6 +111,6 @@ async def lost(kit: Kit) -> None:
     handle.native_id = unknown
     if "sessionId" in handle.params:
         handle.params["sessionId"] = unknown
-    stream = await kit.run(_resuming(kit, handle, "lost"))
+    stream = await kit.run(_going_on(kit, handle, "lost", *_STEPS))
     _is_new(stream)
     expect(stream.result.session.handle.native_id != unknown, "the result names the session that does not exist")

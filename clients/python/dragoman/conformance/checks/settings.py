@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dragoman.conformance.check import Skip, check, expect
 from dragoman.conformance.kit import Kit, has_setting, run_in_time
@@ -58,32 +59,24 @@ async def model(kit: Kit) -> None:
     expect(_has_received(kit, stream, word), "the model does not reach the agent, and the run does not fail")
 
 
-def _system_prompt(request: api.ExecuteRequest, word: str) -> None:
-    request.system_prompt = f"Remember {word}."
-
-
-def _instructions(request: api.ExecuteRequest, word: str) -> None:
-    request.instructions.text = f"Remember {word}."
-
-
-def _skills(request: api.ExecuteRequest, word: str) -> None:
+def _skill(word: str) -> dict[str, Any]:
     # An agent that knows skills gives its model the description alone.
-    head = f"---\nname: conformance\ndescription: Remembers {word}.\n---\n"
-    request.skills.add(name="conformance").files.content["SKILL.md"] = f"{head}\nRemember {word}.\n".encode()
+    text = f"---\nname: conformance\ndescription: Remembers {word}.\n---\n\nRemember {word}.\n"
+    return {"name": "conformance", "files": {"content": {"SKILL.md": text.encode()}}}
 
 
-def _reaches(rule: str, name: str, change: Callable[[api.ExecuteRequest, str], None]) -> None:
+def _reaches(rule: str, name: str, fields: Callable[[str], dict[str, Any]]) -> None:
     @check(rule)
     async def examine(kit: Kit) -> None:
         word = _word()
         request = _request(kit, word)
-        change(request, word)
+        request.MergeFrom(api.ExecuteRequest(**fields(word)))
         await _arrives(kit, request, word, name)
 
 
-_reaches("settings.system-prompt", "system_prompt", _system_prompt)
-_reaches("settings.instructions", "instructions", _instructions)
-_reaches("settings.skills", "a skill", _skills)
+_reaches("settings.system-prompt", "system_prompt", lambda word: {"system_prompt": f"Remember {word}."})
+_reaches("settings.instructions", "instructions", lambda word: {"instructions": {"text": f"Remember {word}."}})
+_reaches("settings.skills", "a skill", lambda word: {"skills": [_skill(word)]})
 
 
 @check("settings.mcp-servers")

@@ -1,7 +1,7 @@
 """Changes of a run in mid-run: UpdateRun."""
 
 from dragoman.conformance.check import Skip, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, refusal, until_ready
+from dragoman.conformance.kit import Kit, expect_reason, refusal, working
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -28,60 +28,40 @@ async def refused(kit: Kit) -> None:
     names = [name for name, feature in _FEATURES.items() if not kit.has(feature)]
     if not names:
         raise Skip("the adapter declares both changes")
-    gate = kit.path("gate")
-    request = kit.request("say=ready", f"wait={gate}", model="MOCK_SLOW")
-    stream = kit.execute(request)
-    await until_ready(kit, stream, request)
-    errors = {
-        name: await refusal(kit.call("UpdateRun", _change(kit, request.run_id, **{name: _VALUE}))) for name in names
-    }
-    gate.touch()
-    await stream.rest()
+    async with working(kit, model="MOCK_SLOW") as (request, _):
+        changes = {name: _change(kit, request.run_id, **{name: _VALUE}) for name in names}
+        errors = {name: await refusal(kit.call("UpdateRun", change)) for name, change in changes.items()}
     for name, error in errors.items():
         if error.reason is Reason.NOT_IMPLEMENTED:
             continue  # of an earlier revision
-        expect_reason(error, Reason.NOT_SUPPORTED)
-        paths = [violation.path for violation in error.violations]
-        expect(name in paths, f"the field {name!r} is not named, but {paths}")
+        expect_reason(error, Reason.NOT_SUPPORTED, field_path=name)
 
 
 @check("update.invalid")
 async def invalid(kit: Kit) -> None:
     """Ask for no change, and for one to an empty value."""
     name = _declared(kit)[0]
-    gate = kit.path("gate")
-    request = kit.request("say=ready", f"wait={gate}", model="MOCK_SLOW")
-    stream = kit.execute(request)
-    await until_ready(kit, stream, request)
-    nothing = await refusal(kit.call("UpdateRun", _change(kit, request.run_id)))
-    empty = await refusal(kit.call("UpdateRun", _change(kit, request.run_id, **{name: ""})))
-    gate.touch()
-    await stream.rest()
+    async with working(kit, model="MOCK_SLOW") as (request, _):
+        nothing = await refusal(kit.call("UpdateRun", _change(kit, request.run_id)))
+        empty = await refusal(kit.call("UpdateRun", _change(kit, request.run_id, **{name: ""})))
     expect_reason(nothing, Reason.INVALID_REQUEST)
-    expect_reason(empty, Reason.INVALID_REQUEST)
-    paths = [violation.path for violation in empty.violations]
-    expect(name in paths, f"the field {name!r} is not named, but {paths}")
+    expect_reason(empty, Reason.INVALID_REQUEST, field_path=name)
 
 
 @check("update.taken")
 async def taken(kit: Kit) -> None:
     """Ask for each change that the adapter declares, and compare the answers with the events."""
     names = _declared(kit)
-    gate = kit.path("gate")
-    request = kit.request("say=ready", f"wait={gate}", model="MOCK_SLOW")
-    stream = kit.execute(request)
-    await until_ready(kit, stream, request)
     answers: dict[str, int] = {}
     is_over = False
-    for name in names:
-        try:
-            answers[name] = (await kit.call("UpdateRun", _change(kit, request.run_id, **{name: _VALUE}))).sequence
-        except DragomanError as error:
-            is_over = error.reason is Reason.RUN_FINISHED
-            if not is_over:
-                expect_reason(error, Reason.UPDATE_REFUSED)
-    gate.touch()
-    await stream.rest()
+    async with working(kit, model="MOCK_SLOW") as (request, stream):
+        for name in names:
+            try:
+                answers[name] = (await kit.call("UpdateRun", _change(kit, request.run_id, **{name: _VALUE}))).sequence
+            except DragomanError as error:
+                is_over = error.reason is Reason.RUN_FINISHED
+                if not is_over:
+                    expect_reason(error, Reason.UPDATE_REFUSED)
     if is_over and not answers:
         raise Skip("the run ended before the agent took a change")
     recorded = {
