@@ -97,6 +97,18 @@ async def test_the_guard_of_the_first_run_starts_while_the_run_is_prepared(guard
         await end_of(child)
 
 
+async def test_runs_that_start_no_program_have_no_guards(guards: SpareGuards) -> None:
+    with guards.marker():
+        (kept,) = waiting()
+    with guards.marker(), guards.marker():
+        assert [one.pid for one in waiting()] == [kept.pid]
+    with guards.marker() as marker:
+        child, _ = await run(guards, marker)
+        await end_of(child)
+    with guards.marker(), guards.marker():
+        assert len(waiting()) == 2, "the last run started a program"
+
+
 async def test_the_next_run_gets_the_same_guard(guards: SpareGuards, tmp_path: Path) -> None:
     with guards.marker() as first:
         child, _ = await run(guards, first, cwd=str(tmp_path))

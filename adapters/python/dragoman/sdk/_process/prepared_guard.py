@@ -119,11 +119,16 @@ class SpareGuards:
         self._reserved: dict[str, PreparedGuard] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = not is_keeping
+        self._is_expected = True
+        """Whether the next run will probably start a program: the last one did, or there was none yet."""
 
     @contextmanager
     def marker(self) -> Iterator[str]:
-        """Yield the marker for a run, which has a guard that is ready, or starts while the run is prepared."""
-        if self._spare is None and not self._is_closed:
+        """Yield the marker for a run, which has a guard that is ready, or starts while the run is prepared.
+
+        Where the last run started no program, as those of a model API do, none starts before it is asked for.
+        """
+        if self._spare is None and self._is_expected and not self._is_closed:
             self._start()
         marker = os.urandom(16).hex()
         if self._spare is not None:
@@ -132,6 +137,7 @@ class SpareGuards:
             yield marker
         finally:
             if unused := self._reserved.pop(marker, None):
+                self._is_expected = False
                 self.give_back(unused)
 
     def take(self, marker: str) -> PreparedGuard:
@@ -140,6 +146,7 @@ class SpareGuards:
         Raises:
             OSError: None could be started.
         """
+        self._is_expected = True
         guard = self._reserved.pop(marker, None)
         if guard is None:
             guard, self._spare = self._spare, None
