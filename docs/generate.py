@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 import mkdocs_gen_files
-from dragoman.cli.main import cli
+from dragoman.cli.dispatch import cli
 from dragoman.protocol import duties
 from dragoman.protocol.errors import STATUS_BY_REASON
 from dragoman.router.app import RouterConfig

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import click
-from dragoman.cli.main import cli
+from dragoman.cli.dispatch import cli
 
 
 def options_of(command: click.Command, context: click.Context) -> Iterator[click.Parameter]:

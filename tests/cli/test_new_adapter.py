@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from dragoman.cli.commands import new_adapter
-from dragoman.cli.main import cli
+from dragoman.cli.dispatch import cli
 
 ROOT = Path(__file__).parents[2]
 MOST_LINES = 100

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from dragoman.cli.main import cli
+from dragoman.cli.dispatch import cli
 
 from tests.golden import assert_golden
 

@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from click.testing import CliRunner
-from dragoman.cli.main import cli
+from dragoman.cli.dispatch import cli
 from dragoman.protocol.health_port import LIVENESS
 
 from tests.deploy.conftest import CHART, GOLDEN, RELEASE, Failed, Object, helm, objects, render, values_of

@@ -11,8 +11,9 @@ from dragoman.client import Client, execute_request
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.private import make_token
-from dragoman.router.adapters.launcher import GuardLauncher, _environment
-from dragoman.router.adapters.specs import LaunchSpec
+from dragoman.router.adapters.launch_spec import LaunchSpec
+from dragoman.router.adapters.launcher import GuardLauncher
+from dragoman.router.adapters.starting import GuardStarter, adapter_environment
 from dragoman.router.app import Router, RouterConfig
 from dragoman.router.cluster.forwarding import ReplicaForwarder
 from dragoman.router.model.stored import StoredRun
@@ -71,7 +72,7 @@ async def test_a_row_of_the_log_names_no_adapter_in_a_directory_of_strangers(fol
     shared = folder / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    assert await GuardLauncher(folder, folder, orphan_after_s=1).adopt(f"unix:{shared}/a.1.s") is None
+    assert await GuardLauncher(GuardStarter(folder, folder, orphan_after_s=1)).adopt(f"unix:{shared}/a.1.s") is None
 
 
 def test_what_is_advertised_is_on_this_machine() -> None:
@@ -83,7 +84,7 @@ def test_what_is_advertised_is_on_this_machine() -> None:
 def test_an_adapter_gets_neither_the_token_nor_the_routers_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_TOKEN", "0123456789abcdef")
     monkeypatch.setenv("DRAGOMAN_ROUTER", "127.0.0.1:1")
-    environment = _environment(LaunchSpec(("x",)), Path("/s"))
+    environment = adapter_environment(LaunchSpec(("x",)), Path("/s"))
     assert {"DRAGOMAN_TOKEN", "DRAGOMAN_ROUTER"}.isdisjoint(environment)
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from dragoman.router.adapters.specs import LaunchSpec
+from dragoman.router.adapters.launch_spec import LaunchSpec
 from dragoman.router.app import Router
 from dragoman.router.launching import open_launching
 from dragoman.v1 import adapter_pb2 as pb
@@ -22,7 +22,7 @@ TYPES = ["acp", "process"]
 async def router_of(folder: Path, *types: str, **fields: str) -> AsyncIterator[Caller]:
     """Run a router of installed adapters; ``fields`` are those of the specification of the last one."""
     configured = config(folder, entry_points=True)
-    async with open_launching(configured) as launching:
+    with open_launching(configured) as launching:
         specs = [spec for spec in launching.specs if spec.name in types]
         specs[-1] = replace(specs[-1], **fields)
         async with Router(configured, replace(launching, specs=specs)) as router:

@@ -13,9 +13,10 @@ from dragoman.protocol.wire import KIND_BY_FIELD
 from dragoman.router.adapters.detection import CachedDetection, FileMark
 from dragoman.router.adapters.detection_file import DetectionFile
 from dragoman.router.adapters.discovery import entry_point_specs
+from dragoman.router.adapters.launch_spec import LaunchSpec
 from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.adapters.restart_delay import LONGEST_DELAY_S, STEADY_AFTER_S, RestartDelay
-from dragoman.router.adapters.specs import AdapterSpec, LaunchSpec, Source
+from dragoman.router.adapters.specs import AdapterSpec, Source
 from dragoman.router.api.paging import PAGE_BYTES, fitting, page
 from dragoman.router.model.retention import RetainedRuns
 from dragoman.router.model.run_record import RunRecord, lost_result

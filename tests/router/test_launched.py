@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -160,9 +161,9 @@ async def test_one_that_ends_before_its_guard_is_reached_is_reported_with_its_ex
 ) -> None:
     start_event = launcher._start_event
 
-    async def late(guard: asyncio.subprocess.Process) -> dict[str, Any]:
-        word = await start_event(guard)
-        await guard.wait()
+    def late(guard: "subprocess.Popen[bytes]") -> dict[str, Any]:
+        word = start_event(guard)
+        guard.wait()
         return word
 
     monkeypatch.setattr(launcher, "_start_event", late)

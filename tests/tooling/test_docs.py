@@ -15,7 +15,7 @@ from types import ModuleType
 
 import click
 import pytest
-from dragoman.cli.main import cli
+from dragoman.cli.dispatch import cli
 from dragoman.v1 import adapter_pb2, router_pb2
 from google.protobuf.descriptor import FileDescriptor
 

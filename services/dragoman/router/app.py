@@ -30,6 +30,7 @@ from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.context import AdapterContext, Timing
 from dragoman.router.adapters.descriptions import DescriptionFolder
 from dragoman.router.adapters.detection_file import DetectionFile
+from dragoman.router.adapters.launcher import GuardLauncher
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.registrations import Registrations
 from dragoman.router.adapters.registry import AdapterRegistry
@@ -112,7 +113,7 @@ class Router:
         async with contextlib.AsyncExitStack() as held:
             launching = self._launching
             if launching is None:
-                launching = await held.enter_async_context(open_launching(self.config))
+                launching = held.enter_context(open_launching(self.config))
             running = _Running(self.config, launching)
             if running.metrics is not None:
                 await held.enter_async_context(running.metrics.served(self.config.metrics))
@@ -203,13 +204,13 @@ class _Running:
     """The wired parts of a router."""
 
     def __init__(self, config: RouterConfig, launching: Launching) -> None:
-        places = launching.dirs
+        places = launching.starting.dirs
         version = importlib.metadata.version("dragoman")
         clock, processes, timing, changes = SystemClock(), SystemProcesses(), _timing(config), Changes()
         self.registry, self.tasks = AdapterRegistry(launching.specs), Tasks()
         context = AdapterContext(
             registry=self.registry,
-            launcher=launching.launcher,
+            launcher=GuardLauncher(launching.starting.starter),
             descriptions=DescriptionFolder(places.descriptions),
             clock=clock,
             processes=processes,

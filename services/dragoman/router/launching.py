@@ -4,7 +4,7 @@ It can be opened before the router, so that an adapter starts while the rest of 
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from dragoman.router.adapters.discovery import (
     FileSource,
@@ -14,50 +14,47 @@ from dragoman.router.adapters.discovery import (
     entry_point_specs,
     specs_of,
 )
-from dragoman.router.adapters.launcher import GuardLauncher
 from dragoman.router.adapters.specs import AdapterSpec
 from dragoman.router.config import RouterConfig
-from dragoman.router.runtime_dirs import RuntimeDirs, open_runtime_dirs
+from dragoman.router.starting import Starting, open_starting
 from msgspec import Struct
 
 
 class Launching(Struct, frozen=True):
-    """The directories, the adapters, and what starts them."""
+    """The adapters, and what starts them."""
 
-    dirs: RuntimeDirs
+    starting: Starting
     specs: Sequence[AdapterSpec]
     sources: Sequence[FileSource]
     """The files among them, which may change."""
-    launcher: GuardLauncher
 
-    async def prepare(self, adapter: str) -> None:
+    def prepare(self, adapter: str) -> None:
         """Begin to start an adapter, so that its first call need not wait as long; nothing if its name is unknown."""
         for spec in self.specs:
             if adapter in (spec.name, *spec.aliases):
                 if spec.launch is not None and not spec.problem:
-                    await self.launcher.prepare(spec.name, spec.launch)
+                    self.starting.starter.prepare(spec.name, spec.launch)
                 return
 
 
-@contextlib.asynccontextmanager
-async def open_launching(config: RouterConfig) -> AsyncIterator[Launching]:
-    """Create the directories and discover the adapters; stop at the end what was prepared and not used.
+@contextlib.contextmanager
+def open_launching(config: RouterConfig, starting: Starting | None = None) -> Iterator[Launching]:
+    """Discover the adapters; stop at the end what was prepared and not used.
+
+    Args:
+        config: the configuration of the router.
+        starting: what was opened with the same configuration, and is closed by who opened it; absent, this opens it.
 
     Raises:
         AddressError: the directories are not safe.
         OSError: they cannot be created.
     """
-    with open_runtime_dirs(config.state_dir) as dirs:
-        orphan_after_s = 0.0 if config.embedded else config.adapter_orphan_after_s
-        launcher = GuardLauncher(dirs.runtime, dirs.logs, orphan_after_s=orphan_after_s)
-        try:
-            sources = (
-                Manifests(config.manifests, config.user_manifest_folder),
-                SocketDirectories(config.socket_dirs),
-            )
-            yield Launching(dirs, _specs(config, *sources), sources, launcher)
-        finally:
-            await launcher.close()
+    with contextlib.ExitStack() as stack:
+        if starting is None:
+            orphan_after_s = 0.0 if config.embedded else config.adapter_orphan_after_s
+            starting = stack.enter_context(open_starting(config.state_dir, orphan_after_s=orphan_after_s))
+        sources = (Manifests(config.manifests, config.user_manifest_folder), SocketDirectories(config.socket_dirs))
+        yield Launching(starting, _specs(config, *sources), sources)
 
 
 def _specs(config: RouterConfig, manifests: FileSource, sockets: FileSource) -> list[AdapterSpec]:

@@ -8,11 +8,10 @@ user's routers share, so that the next router can clean up after one that was ki
 import contextlib
 import fcntl
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import platformdirs
 from dragoman.guard import processes
@@ -20,7 +19,6 @@ from dragoman.guard.instance import Instance, is_guarded, read_instance
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import make_private_directory
-from msgspec import Struct
 
 _SOCKET_LIMIT = 103
 """macOS's limit for a socket's path; Linux allows 107."""
@@ -31,7 +29,7 @@ _LOCK = "lock"
 _log = Logger("dragoman.router")
 
 
-class RuntimeDirs(Struct, frozen=True):
+class RuntimeDirs(NamedTuple):
     """Directories of one router; all exist and are accessible to this user only."""
 
     runtime: Path
@@ -87,11 +85,19 @@ def _runtime(shared: Path | None) -> Iterator[Path]:
             path = path.rename(shared / path.name.replace("new-", "r-"))
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
         os.close(lock)
 
 
+def _remove(path: Path) -> None:
+    import shutil  # noqa: PLC0415 - an adapter may be waited for
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def _temporary() -> Path:
+    import tempfile  # noqa: PLC0415 - of use only here
+
     path = Path(tempfile.mkdtemp(prefix="dragoman-"))
     if len(os.fsencode(path)) + _RESERVED_BYTES > _SOCKET_LIMIT:
         path.rmdir()
@@ -130,7 +136,7 @@ def remove_stale(shared: Path) -> None:
                 continue
             for instance in instances:
                 _kill_unguarded(read_instance(str(instance)))
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
             _log.info("stale runtime directory removed", directory=path.name)
 
 

@@ -6,14 +6,11 @@ contract can run programs as the server's user. Who may call there, see ``access
 
 import contextlib
 import errno
-import ipaddress
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
-
-from msgspec import Struct
+from typing import Final, NamedTuple
 
 __all__ = [
     "TLS_CA",
@@ -46,7 +43,7 @@ class AddressError(ValueError):
     """The address cannot be used; the text says why and what would do."""
 
 
-class Address(Struct, frozen=True):
+class Address(NamedTuple):
     """Where a server listens. Either a socket path or a host and a port."""
 
     path: str = ""
@@ -154,6 +151,8 @@ def is_loopback(host: str) -> bool:
     """Return whether a host name or address is this machine's own."""
     if host in _LOOPBACK_NAMES:
         return True
+    import ipaddress  # noqa: PLC0415 - most addresses are those of Unix sockets
+
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -4,9 +4,7 @@ structlog takes longer to import than many commands take in all, so the first li
 """
 
 import contextlib
-import logging
 import sys
-import traceback
 from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from typing import Any, Final, Literal, TextIO
@@ -24,6 +22,9 @@ __all__ = [
 
 LogFormat = Literal["json", "console", "auto"]
 
+_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+"""The levels and their numbers, as in ``logging``, which takes longer to import than this module."""
+
 _CONTEXT: Final[ContextVar[Mapping[str, Any]]] = ContextVar("dragoman_log_context")
 """What every line of the present call says."""
 
@@ -32,7 +33,7 @@ class _Output:
     """How this process logs; like structlog's configuration there is one."""
 
     def __init__(self) -> None:
-        self.least = logging.NOTSET
+        self.least = 0
         """The least level that is written."""
         self.configure: Callable[[], None] | None = None
         """Configures structlog; ``None`` once that has happened, or if it is left to the program."""
@@ -62,26 +63,26 @@ class Logger:
 
     def debug(self, event: str, **values: Any) -> None:
         """Write what helps to find a fault."""
-        self._write(logging.DEBUG, "debug", event, values)
+        self._write("debug", event, values)
 
     def info(self, event: str, **values: Any) -> None:
         """Write what happened."""
-        self._write(logging.INFO, "info", event, values)
+        self._write("info", event, values)
 
     def warning(self, event: str, **values: Any) -> None:
         """Write what an operator should see."""
-        self._write(logging.WARNING, "warning", event, values)
+        self._write("warning", event, values)
 
     def error(self, event: str, **values: Any) -> None:
         """Write what an operator has to see to."""
-        self._write(logging.ERROR, "error", event, values)
+        self._write("error", event, values)
 
-    def _write(self, level: int, method: str, event: str, values: dict[str, Any]) -> None:
-        if level < _output.least:
+    def _write(self, level: str, event: str, values: dict[str, Any]) -> None:
+        if _LEVELS[level] < _output.least:
             return
         if self._writer is None:
             self._writer = _writer(self._name)
-        getattr(self._writer, method)(event, **{**self._values, **values})
+        getattr(self._writer, level)(event, **{**self._values, **values})
 
 
 def _writer(name: str) -> Any:
@@ -111,7 +112,7 @@ def configure_logs(log_format: LogFormat = "auto", *, level: str = "info", strea
         level: the least level that is written.
         stream: where to; standard error if absent.
     """
-    least = logging.getLevelNamesMapping()[level.upper()]
+    least = _LEVELS[level.lower()]
 
     def configure() -> None:
         _configure(log_format, least, stream)
@@ -186,6 +187,8 @@ def failure_fields(failure: BaseException) -> dict[str, Any]:
 
     An exception's text may quote what it was given: a prompt, a token, a path with a name in it.
     """
+    import traceback  # noqa: PLC0415 - few things fail
+
     frames = traceback.extract_tb(failure.__traceback__)[-8:]
     trace = [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames]
     return {"exception": type(failure).__qualname__, "trace": trace}

@@ -13,9 +13,9 @@ from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.logs import Logger
 from dragoman.router.adapters.channel import AdapterChannel
 from dragoman.router.adapters.context import AdapterContext
+from dragoman.router.adapters.launch_spec import LaunchSpec
 from dragoman.router.adapters.launcher import LaunchError
 from dragoman.router.adapters.registry import AdapterRecord, without_process
-from dragoman.router.adapters.specs import LaunchSpec
 from dragoman.router.model.tasks import first_of
 
 NAME = "shared-detection"

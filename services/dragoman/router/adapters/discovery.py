@@ -23,7 +23,6 @@ import json
 import os
 import re
 import stat
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
@@ -33,7 +32,8 @@ import msgspec
 from dragoman.protocol.addresses import AddressError, check_local
 from dragoman.protocol.identity import is_adapter_type
 from dragoman.router.adapters.descriptions import Packages, installed_identity, manifest_identity
-from dragoman.router.adapters.specs import AdapterSpec, LaunchSpec, Source
+from dragoman.router.adapters.launch_spec import OURS, SERVE, LaunchSpec, installed_launch
+from dragoman.router.adapters.specs import AdapterSpec, Source
 from msgspec import Meta, Struct, field
 
 GROUP = "dragoman.adapters"
@@ -41,19 +41,8 @@ GROUP = "dragoman.adapters"
 ALIASES = "dragoman.adapter_aliases"
 """The group of entry points whose names are aliases and whose values are types."""
 
-ADAPTER_VARIABLE = "DRAGOMAN_ADAPTER"
-"""The environment variable that says where the adapter is, ``module:attribute``, to ``python -m dragoman.sdk``."""
-
 DETECT_VARIABLE = "DRAGOMAN_DETECT_ADAPTERS"
-"""The same for several adapters, ``type=module:attribute``, of which only Describe and Detect are served."""
-
-_OURS = "dragoman.adapters."
-"""How the modules of the adapters that come with Dragoman begin."""
-
-# -P: a file in the working directory must not shadow one of our modules.
-# The command line does not name the adapter, as its name is often the agent's: an agent that kills processes by its
-# own name would kill its adapter.
-_SERVE = (sys.executable, "-P", "-m", "dragoman.sdk")
+"""As ``ADAPTER_VARIABLE``, for several: ``type=module:attribute``; only Describe and Detect are served."""
 
 _SUFFIXES = {".toml", ".json"}
 _LOCK: Final = ".lock"
@@ -118,10 +107,10 @@ def _entry_point_spec(entry: EntryPoint, aliases: tuple[str, ...], packages: Pac
         name,
         Source.ENTRY_POINT,
         aliases,
-        LaunchSpec(_SERVE, {ADAPTER_VARIABLE: reference}),
+        installed_launch(reference),
         problem=problem,
         # Others must not be able to disturb each other, or these.
-        reference=reference if reference.startswith(_OURS) and not problem else "",
+        reference=reference if reference.startswith(OURS) and not problem else "",
         identity=functools.partial(installed_identity, entry, packages),
     )
 
@@ -129,7 +118,7 @@ def _entry_point_spec(entry: EntryPoint, aliases: tuple[str, ...], packages: Pac
 def detection_launch(specs: Iterable[AdapterSpec]) -> LaunchSpec:
     """Return how to start one process that detects the agents of all adapters with a ``reference``."""
     references = " ".join(f"{spec.name}={spec.reference}" for spec in specs if spec.reference)
-    return LaunchSpec(_SERVE, {DETECT_VARIABLE: references})
+    return LaunchSpec(SERVE, {DETECT_VARIABLE: references})
 
 
 class Manifests:

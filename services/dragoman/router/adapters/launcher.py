@@ -1,33 +1,21 @@
 """Launches adapters as processes, each under a guard of its own."""
 
 import asyncio
-import itertools
 import json
-import os
 import signal
+import subprocess
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dragoman.guard import processes
 from dragoman.guard.instance import is_guarded, read_instance
-from dragoman.guard.launch import AdapterOptions, adapter_guard, guard_command
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.logs import Logger
-from dragoman.protocol.private import ROUTER_VARIABLE, TOKEN_VARIABLE, check_socket_path
-from dragoman.router.adapters.specs import LaunchSpec
-from msgspec import Struct
-
-LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
-"""The environment variable with the address for an adapter to listen on."""
-
-_OWN_VARIABLES = frozenset(
-    {TOKEN_VARIABLE, ROUTER_VARIABLE, "DRAGOMAN_DRAIN_GRACE", "DRAGOMAN_HEALTH", "DRAGOMAN_METRICS"}
-)
-"""Variables of this process that adapters do not inherit.
-
-They and their agents need no router's address and token, and the router that stops one has waited for its runs.
-"""
+from dragoman.protocol.private import check_socket_path
+from dragoman.router.adapters.launch_spec import LaunchSpec
+from dragoman.router.adapters.starting import AdapterPaths, GuardStarter
 
 _PROOF_TIMEOUT_S = 10.0
 """How long a guard may take to prove that its process tree is gone, before it is killed itself."""
@@ -45,33 +33,15 @@ class LaunchError(Exception):
     """An adapter could not be started; the message is for people and contains no environment."""
 
 
-class _Paths(Struct, frozen=True):
-    socket: Path
-    control: Path
-    instance: Path
-    log: Path
-
-
 class GuardLauncher:
     """Starts adapters, each under a guard that outlives this process.
 
     Args:
-        runtime: a private directory with a short path, for sockets.
-        logs: the directory for the adapters' output, one rotated file each.
-        orphan_after_s: how long an adapter outlives this process if it crashes.
+        starter: what starts the guards, and has perhaps begun with some.
     """
 
-    def __init__(self, runtime: Path, logs: Path, *, orphan_after_s: float) -> None:
-        self._runtime = runtime
-        self._logs = logs
-        self._orphan_after_s = orphan_after_s
-        self._numbers = itertools.count(1)
-        self._prepared: dict[str, asyncio.Task[GuardedProcess]] = {}
-
-    async def prepare(self, name: str, spec: LaunchSpec) -> None:
-        """Begin to start an adapter that is about to be launched. On return its guard runs, and needs no loop."""
-        self._prepared[name] = asyncio.create_task(self._start(name, spec))
-        await asyncio.sleep(0)  # the task's first step starts the guard
+    def __init__(self, starter: GuardStarter) -> None:
+        self._starter = starter
 
     async def launch(self, name: str, spec: LaunchSpec) -> "GuardedProcess":
         """Start an adapter, or return the one that was prepared.
@@ -83,48 +53,18 @@ class GuardLauncher:
         Raises:
             LaunchError: it did not start.
         """
-        prepared = self._prepared.pop(name, None)
-        return await (prepared if prepared is not None else self._start(name, spec))
-
-    async def close(self) -> None:
-        """Stop what was prepared and never launched."""
-        prepared, self._prepared = list(self._prepared.values()), {}
-        for result in await asyncio.gather(*prepared, return_exceptions=True):
-            if isinstance(result, GuardedProcess):
-                await result.stop(0.0)
-
-    async def _start(self, name: str, spec: LaunchSpec) -> "GuardedProcess":
-        paths = self._paths(name)
-        options = AdapterOptions(
-            instance=paths.instance,
-            instance_id=paths.instance.stem,
-            control=paths.control,
-            log=paths.log,
-            listen=f"unix:{paths.socket}",
-            orphan_after_s=self._orphan_after_s,
-        )
-        with guard_command(adapter_guard(spec.command, options)) as (command, arguments_fd):
-            guard = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=_environment(spec, paths.socket),
-                # Not the router's own directory, which may be a workspace.
-                cwd=self._runtime,
-                pass_fds=[arguments_fd],
-                start_new_session=True,
-            )
+        started = self._starter.start(name, spec)
+        guard, paths = started.process, started.paths
         try:
-            spawned = await _start_event(guard)
+            spawned = await asyncio.to_thread(_start_event, guard)
             reader, writer = await asyncio.open_unix_connection(str(paths.control))
         except OSError as error:
             # The guard reported the start, so adapter and guard have ended since.
-            raise LaunchError(
-                f"it exited immediately with code {await _exit_code_of(guard)} (log: {paths.log})"
-            ) from error
+            code = await asyncio.to_thread(_exit_code_of, guard)
+            raise LaunchError(f"it exited immediately with code {code} (log: {paths.log})") from error
         except BaseException:
-            await asyncio.shield(_kill(guard))
+            guard.kill()
+            await asyncio.shield(asyncio.to_thread(guard.wait))
             raise
         return GuardedProcess(_OwnGuard(guard), spawned, reader, writer, paths)
 
@@ -146,34 +86,14 @@ class GuardLauncher:
             reader, writer = await asyncio.open_unix_connection(instance.control)
         except OSError:
             return None
-        paths = _Paths(socket=socket, control=Path(instance.control), instance=instance_file, log=Path(instance.log))
+        paths = AdapterPaths(
+            socket=socket, control=Path(instance.control), instance=instance_file, log=Path(instance.log)
+        )
         spawned = {"pid": instance.adapter[0], "started": instance.adapter[1]}
         return GuardedProcess(_AdoptedGuard(*instance.guard), spawned, reader, writer, paths)
 
-    def _paths(self, name: str) -> _Paths:
-        # Numbered, so that leftovers of a killed adapter do not conflict with the next one.
-        stem = f"{name[:20]}.{next(self._numbers)}"
-        return _Paths(
-            socket=self._runtime / f"{stem}.s",
-            control=self._runtime / f"{stem}.c",
-            instance=self._runtime / f"{stem}.json",
-            log=self._logs / f"{name}.log",
-        )
 
-
-def _environment(spec: LaunchSpec, socket: Path) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
-    return {
-        "GRPC_VERBOSITY": "NONE",  # its log is for its developers
-        **inherited,
-        **spec.env,
-        LISTEN_VARIABLE: f"unix:{socket}",
-        # Adapters start processes, too, and grpc's fork handlers have crashed such children.
-        "GRPC_ENABLE_FORK_SUPPORT": "0",
-    }
-
-
-async def _start_event(guard: asyncio.subprocess.Process) -> dict[str, Any]:
+def _start_event(guard: "subprocess.Popen[bytes]") -> dict[str, Any]:
     """Wait for the guard's report of the start, and return its ``spawned`` event.
 
     Raises:
@@ -181,40 +101,35 @@ async def _start_event(guard: asyncio.subprocess.Process) -> dict[str, Any]:
     """
     assert guard.stdout is not None
     assert guard.stderr is not None
-    report = await guard.stdout.readline()  # uvloop sees the end of a pipe only when its process ends
-    event: dict[str, Any] = json.loads(report) if report else {}
-    if event.get("event") == "spawned":
-        return event
-    error = (await guard.stderr.read()).decode("utf-8", "replace").strip()
-    await guard.wait()
+    with guard.stdout, guard.stderr:
+        report = guard.stdout.readline()
+        event: dict[str, Any] = json.loads(report) if report else {}
+        if event.get("event") == "spawned":
+            return event
+        error = guard.stderr.read().decode("utf-8", "replace").strip()
+    guard.wait()
     raise LaunchError(str(event.get("message") or error or "its guard failed to start")[:500])
 
 
-async def _exit_code_of(guard: asyncio.subprocess.Process) -> int:
+def _exit_code_of(guard: "subprocess.Popen[bytes]") -> int:
     """Wait for an unreachable guard to end; return its exit code, which mirrors its adapter's."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_EXIT_TIMEOUT_S):
-            return await guard.wait()
-    await _kill(guard)
-    return await guard.wait()
-
-
-async def _kill(guard: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):
+    try:
+        return guard.wait(_EXIT_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
         guard.kill()
-    await guard.wait()
+        return guard.wait()
 
 
 class _OwnGuard:
     """A guard that this router started."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.pid = process.pid
         self._process = process
 
     async def wait(self) -> None:
         """Wait until it is gone."""
-        await self._process.wait()
+        await asyncio.to_thread(self._process.wait)
 
     def kill(self) -> None:
         """Kill it."""
@@ -222,10 +137,8 @@ class _OwnGuard:
 
     def leave(self) -> None:
         """Let go of it."""
-        process: Any = self._process
-        transport = process._transport  # noqa: SLF001 - it kills a living process when it is closed or collected
-        transport.get_extra_info("subprocess").returncode = 0  # unless it believes that the process has ended
-        transport.close()
+        # Else nothing of it would be left but an entry in the table of processes, once it ends.
+        threading.Thread(target=self._process.wait, name="left guard", daemon=True).start()
 
 
 class _AdoptedGuard:
@@ -259,7 +172,7 @@ class GuardedProcess:
         spawned: dict[str, Any],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        paths: _Paths,
+        paths: AdapterPaths,
     ) -> None:
         self.address = f"unix:{paths.socket}"
         self.pid = int(spawned["pid"])
@@ -285,6 +198,8 @@ class GuardedProcess:
             self._send_command({"kill": True})
         try:
             async with asyncio.timeout(_PROOF_TIMEOUT_S):
+                # Its end is waited for in a thread, which is not to wait for long.
+                await asyncio.wait([self._event_task])
                 await self._guard.wait()
         except TimeoutError:
             _log.error(

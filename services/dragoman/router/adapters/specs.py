@@ -1,9 +1,10 @@
 """What is configured of an adapter. It imports little: an adapter may start before protobuf and gRPC are imported."""
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from msgspec import Struct, field
+from dragoman.router.adapters.launch_spec import LaunchSpec
+from msgspec import Struct
 
 
 class Source(enum.Enum):
@@ -15,14 +16,6 @@ class Source(enum.Enum):
     SOCKET_DIRECTORY = "socket"
     REGISTRATION = "registration"
     KUBERNETES = "Kubernetes Service"
-
-
-class LaunchSpec(Struct, frozen=True):
-    """How an adapter is started."""
-
-    command: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Variables that override those of the router."""
 
 
 class AdapterSpec(Struct, frozen=True):

@@ -38,7 +38,9 @@ async def connected(router: str | None, *, adapter: str = "", debug: bool = Fals
             # Imported late: the router loads the server half of everything, which a client does not need.
             from dragoman.cli.connection.embedded_router import embedded_router  # noqa: PLC0415
 
-            address = await stack.enter_async_context(embedded_router(adapter=adapter, debug=debug))
+            starting = click.get_current_context().obj
+            embedded = embedded_router(adapter=adapter, starting=starting, debug=debug)
+            address = await stack.enter_async_context(embedded)
         else:
             address = default_address() if router is None else _checked(router)
         # gRPC, after an adapter was started: it starts meanwhile.

@@ -1,6 +1,6 @@
 """The routers of this program: the embedded one of ``dragoman run``, and that of ``dragoman serve`` with its policy.
 
-No other module of the command line imports `dragoman.router`.
+No other module of the command line imports `dragoman.router`, except for `early`, which imports a small part of it.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from dragoman.protocol.addresses import AddressError, parse_address
 from dragoman.protocol.logs import configure_logs
 from dragoman.router.config import RouterConfig
 from dragoman.router.launching import Launching, open_launching
+from dragoman.router.starting import Starting
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
@@ -33,13 +34,16 @@ __all__ = ["RouterConfig", "embedded_router", "policy_objections", "serve", "try
 
 
 @contextlib.asynccontextmanager
-async def embedded_router(*, adapter: str = "", debug: bool = False) -> AsyncIterator[str]:
+async def embedded_router(
+    *, adapter: str = "", starting: Starting | None = None, debug: bool = False
+) -> AsyncIterator[str]:
     """Run a router in this process, on a private socket; yields its address.
 
     The processes that it started have ended when the block ends.
 
     Args:
         adapter: the adapter that is used first; it starts while the router is imported.
+        starting: what has begun to start adapters, if that was opened.
         debug: show its log.
 
     Raises:
@@ -49,8 +53,8 @@ async def embedded_router(*, adapter: str = "", debug: bool = False) -> AsyncIte
     async with contextlib.AsyncExitStack() as stack:
         try:
             config = RouterConfig(embedded=True, secrets=_secrets())
-            launching = await stack.enter_async_context(open_launching(config))
-            await launching.prepare(adapter)
+            launching = stack.enter_context(open_launching(config, starting))
+            launching.prepare(adapter)
             # Everything else comes while the adapter starts.
             router = await stack.enter_async_context(_router(config, launching))
         except AddressError as error:
