@@ -1,14 +1,17 @@
 """Run logs of earlier schemas: today's router opens and reads them."""
 
+import contextlib
+import itertools
 import os
 import sqlite3
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yoyo
 from dragoman.router.storage.batches import pack
+from dragoman.router.storage.database import migrate
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 
 from tests.router.harness import config, kinds, routing
@@ -31,6 +34,48 @@ def make_first_schema(path: Path) -> sqlite3.Connection:
 
 def columns_of(connection: sqlite3.Connection) -> set[str]:
     return {name for _number, name, *_rest in connection.execute("PRAGMA table_info(runs)")}
+
+
+class _EndedError(Exception):
+    """The program has ended: nothing more of it reaches the database."""
+
+
+def test_a_first_start_that_ends_at_any_point_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = yoyo.backends.DatabaseBackend.execute
+
+    def tables(path: Path) -> set[str]:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            return {
+                sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE name NOT LIKE '%yoyo%'")
+            }
+
+    migrate(f"sqlite:///{tmp_path}/whole.db")
+    for number in itertools.count(1):
+        path, left = tmp_path / f"{number}.db", itertools.count(number, -1)
+
+        def until_the_end(
+            self: yoyo.backends.DatabaseBackend,
+            sql: str,
+            *args: Any,
+            left: "itertools.count[int]" = left,
+        ) -> Any:
+            if "INSERT" in sql and next(left) <= 0:  # it notes that something is done
+                raise _EndedError
+            return execute(self, sql, *args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(yoyo.backends.DatabaseBackend, "execute", until_the_end)
+            try:
+                migrate(f"sqlite:///{path}")
+            except _EndedError:
+                pass
+            else:
+                break
+        migrate(f"sqlite:///{path}")
+        assert tables(path) == tables(tmp_path / "whole.db")
+    assert number > 5
 
 
 async def test_a_log_of_the_first_schema_is_opened_and_its_runs_are_read(folder: Path) -> None:

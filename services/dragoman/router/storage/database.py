@@ -156,7 +156,13 @@ def migrate(url: str) -> None:
         migrations = yoyo.read_migrations(str(folder))
         backend.break_lock()
         with backend.lock():
-            backend.apply_migrations(backend.to_apply(migrations))
+            for migration in backend.to_apply(migrations):
+                # The tool itself writes in another transaction that a migration was applied. A program that ends
+                # between the two would leave tables that the next one cannot make, for ever.
+                with backend.transaction():
+                    migration.process_steps(backend, "apply")
+                    backend.log_migration(migration, "apply")
+                    backend.mark_one(migration, log=False)
 
 
 @contextlib.contextmanager
