@@ -33,9 +33,9 @@ run: $(VENV)/.runtime ## show a whole run offline; AGENT=claude_code PROMPT='...
 	@if [ -z "$${AGENT:-}$${PROMPT:-}" ]; then $(VENV)/bin/dragoman demo; else \
 	  $(VENV)/bin/dragoman run "$${AGENT:?is needed beside PROMPT}" "$${PROMPT:?is needed beside AGENT}"; fi
 
-test: $(VENV)/.dev $(FLOOR)/.ready ## all tests that need no agent download, JOBS of them at once, then the contract on the oldest versions
+test: $(VENV)/.dev $(FLOOR)/.ready ## all tests that need no agent download, JOBS of them at once, then the contract and the client on the oldest versions
 	$(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents and not chaos and not conformance and not go and not typescript and not rust and not java and not helm and not cluster'
-	$(FLOOR)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents' tests/protocol $(wildcard tests/contract)
+	$(FLOOR)/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not agents' tests/protocol tests/client $(wildcard tests/contract)
 
 test-agents: $(VENV)/.dev ## install the pinned agent programs and drive the real ones; AGENT=codex drives one
 	scripts/install-agents

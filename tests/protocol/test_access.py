@@ -136,8 +136,11 @@ async def test_another_user_is_not_answered_on_a_socket_that_was_opened_to_all(f
         (folder / "s").chmod(0o666)
         assert await call(address, DETECT) == [("OK", "", "")]
         refused = await call(address, DETECT, user=OTHER_USER, count=20)
-        assert {(code, reason) for code, reason, _ in refused} == {("PERMISSION_DENIED", "CALLER_REFUSED")}
-        assert {code for code, _, _ in await call(address, HEALTH, user=OTHER_USER)} == {"PERMISSION_DENIED"}
+        # Now and then gRPC sees that the connection is closed before it reads why.
+        answers = {(code, reason) for code, reason, _ in refused} - {("UNAVAILABLE", None)}
+        assert answers == {("PERMISSION_DENIED", "CALLER_REFUSED")}
+        health = await call(address, HEALTH, user=OTHER_USER, count=5)
+        assert {code for code, _, _ in health} - {"UNAVAILABLE"} == {"PERMISSION_DENIED"}
         assert service.calls == 1
 
 

@@ -140,6 +140,7 @@ class RunCalls:
         self._events.expects_replay_done &= not self._executed
         self._executed = self._execute is not None
         self._call, self._messages = call, aiter(call)
+        self._channel.streams.add(call)
         for key, value in await call.initial_metadata() or ():
             if key == RUN_ID_METADATA_KEY and isinstance(value, str):
                 self._attach.run_id = value

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import grpc
 from dragoman.protocol.dialing import open_channel
@@ -37,10 +38,14 @@ class Channel:
         self.closed = False
         self.grants_batching = True
         """Whether batches are requested: until the server has rejected that, as one of an earlier revision does."""
+        self.streams: WeakSet[grpc.aio.Call] = WeakSet()
+        """The calls of streams, which gRPC 1.76 does not end with their channel."""
 
     async def close(self) -> None:
         """Close the channel and end its calls."""
         self.closed = True
+        for stream in list(self.streams):
+            stream.cancel()
         await self._channel.close()
 
     async def wait_until_connected(self) -> None:
