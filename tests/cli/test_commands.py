@@ -4,6 +4,8 @@ import json
 import os
 import pty
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
 from google.protobuf import duration_pb2, json_format, timestamp_pb2
+from google.protobuf.message import Message
 
 from tests.cli.program import DESCRIBED, dragoman, finish, routed, start, written_to
 
@@ -251,6 +254,26 @@ async def test_respond(arguments: list[str], answer: dict[str, object]) -> None:
     assert (done.code, done.out) == (0, "answered; recorded as event 9\n")
     sent = json_format.MessageToDict(fake.requests("Respond")[0])
     assert (sent["runId"], sent["requestId"], sent["answer"]) == ("run-1", "r1", answer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rpc", "response"),
+    [
+        (["respond", "run-1", "r1", "--option", "a"], "Respond", api.RespondResponse(sequence=9)),
+        (["send", "run-1", "Look."], "Send", api.SendResponse(sequence=9)),
+        (["update", "run-1", "--model", "m"], "UpdateRun", api.UpdateRunResponse(sequence=9)),
+    ],
+)
+async def test_calls_in_mid_run_print_json(arguments: list[str], rpc: str, response: Message) -> None:
+    async with routed(FakeAdapter(answers={rpc: response})) as env:
+        done = await dragoman(*arguments, "--json", env=env)
+    assert (done.code, json.loads(done.out)) == (0, json_format.MessageToDict(response))
+
+
+def test_an_interrupt_before_the_command_began_leaves_no_trace() -> None:
+    code = "from dragoman.cli import main\ndef main_():\n raise KeyboardInterrupt\nmain.main = main_\nmain.script()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 async def test_runs() -> None:

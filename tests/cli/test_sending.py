@@ -40,6 +40,14 @@ async def test_files_go_with_an_input(tmp_path: Path) -> None:
     ]
 
 
+async def test_an_input_is_read_from_standard_input() -> None:
+    fake = FakeAdapter(answers={"Send": api.SendResponse(sequence=9)})
+    async with routed(fake) as env:
+        done = await dragoman("send", "run-1", "-", env=env, stdin=b"Look\nhere.\n")
+    assert done.code == 0
+    assert fake.requests("Send")[0].text == "Look\nhere.\n"
+
+
 async def test_an_image_is_just_a_file_for_an_agent_that_takes_none(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mulberry")
     (tmp_path / "a.png").write_bytes(PNG)

@@ -47,7 +47,11 @@ def script() -> None:
 
     It ends at once: after a cancelled call, gRPC's clean-up at exit sometimes blocks forever.
     """
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # before the command began
+        sys.stderr.write("interrupted\n")
+        code = 130
     try:
         sys.stdout.flush()
     except OSError as error:

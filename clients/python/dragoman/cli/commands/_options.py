@@ -2,6 +2,7 @@
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple, TypeVar, get_origin, get_type_hints
 
@@ -176,6 +177,21 @@ def adapter_option() -> Callable[[_F], _F]:
         metavar="NAME",
         help="The run's adapter; needed if a router with another run log started the run.",
     )
+
+
+def standard_input(name: str) -> str:
+    """Return all of standard input, which stands for an argument.
+
+    Args:
+        name: the argument's, for errors.
+
+    Raises:
+        click.BadParameter: it is not UTF-8.
+    """
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"standard input is not UTF-8: {error}", param_hint=name) from error
 
 
 def json_option(what: str) -> Callable[[_F], _F]:

@@ -5,7 +5,15 @@ from typing import Annotated
 
 import click
 from dragoman.cli.commands._attachments import attachments
-from dragoman.cli.commands._options import Seconds, adapter_option, json_option, option, router_option, with_options
+from dragoman.cli.commands._options import (
+    Seconds,
+    adapter_option,
+    json_option,
+    option,
+    router_option,
+    standard_input,
+    with_options,
+)
 from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display.changes import change_lines
 from dragoman.cli.display.printing import print_json, print_lines
@@ -17,7 +25,7 @@ from dragoman.client import Client
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import new_input_id
 from dragoman.v1 import event_pb2 as pb
-from dragoman.v1.adapter_pb2 import SendResponse
+from dragoman.v1.adapter_pb2 import RespondResponse, SendResponse, UpdateRunResponse
 from msgspec import Struct
 
 
@@ -86,9 +94,12 @@ class AnswerOptions(Struct, frozen=True):
 @click.argument("run_id", metavar="RUN")
 @click.argument("request_id", metavar="REQUEST")
 @with_options("options", AnswerOptions)
+@json_option("Print the RespondResponse as JSON.")
 @adapter_option()
 @router_option(finds_runs=True)
-def respond_command(run_id: str, request_id: str, options: AnswerOptions, adapter: str, router: str | None) -> int:
+def respond_command(
+    run_id: str, request_id: str, options: AnswerOptions, as_json: bool, adapter: str, router: str | None
+) -> int:
     """Answer the input request REQUEST of RUN. The first valid answer wins."""
     answer = options.answer()
 
@@ -96,7 +107,7 @@ def respond_command(run_id: str, request_id: str, options: AnswerOptions, adapte
         response = await client.respond(
             run_id, request_id, answer, responder="dragoman command line", adapter=adapter
         )
-        print_lines([[Segment(f"answered; recorded as event {response.sequence}")]])
+        _show(response, "answered", as_json=as_json)
 
     return run_connected(router, work)
 
@@ -118,10 +129,18 @@ class SendOptions(Struct, frozen=True):
 @click.argument("run_id", metavar="RUN")
 @click.argument("text", metavar="TEXT")
 @with_options("options", SendOptions)
+@json_option("Print the SendResponse as JSON.")
 @adapter_option()
 @router_option(finds_runs=True)
-def send_command(run_id: str, text: str, options: SendOptions, adapter: str, router: str | None) -> int:
-    """Give RUN the input TEXT while its agent works. `dragoman attach` shows what becomes of it."""
+def send_command(
+    run_id: str, text: str, options: SendOptions, as_json: bool, adapter: str, router: str | None
+) -> int:
+    """Give RUN the input TEXT while its agent works; '-' reads it from standard input.
+
+    `dragoman attach` shows what becomes of it.
+    """
+    if text == "-":
+        text = standard_input("TEXT")
     mode = pb.INPUT_MODE_STEER if options.steer else pb.INPUT_MODE_QUEUE
     input_id = options.input_id or new_input_id()
 
@@ -143,7 +162,7 @@ def send_command(run_id: str, text: str, options: SendOptions, adapter: str, rou
             if not any(violation.path.endswith(".media_type") for violation in error.violations):
                 raise
             response = await send(client, images=False)
-        print_lines([[Segment(f"accepted; recorded as event {response.sequence}")]])
+        _show(response, "accepted", as_json=as_json)
 
     return run_connected(router, work)
 
@@ -152,9 +171,12 @@ def send_command(run_id: str, text: str, options: SendOptions, adapter: str, rou
 @click.argument("run_id", metavar="RUN")
 @click.option("--model", default="", metavar="MODEL", help="The model from the agent's next call on.")
 @click.option("--permission-mode", default="", metavar="MODE", help="The agent's own permission mode, e.g. plan.")
+@json_option("Print each UpdateRunResponse as JSON: that of the permission mode first.")
 @adapter_option()
 @router_option(finds_runs=True)
-def update_command(run_id: str, model: str, permission_mode: str, adapter: str, router: str | None) -> int:
+def update_command(
+    run_id: str, model: str, permission_mode: str, as_json: bool, adapter: str, router: str | None
+) -> int:
     """Change the model or the permission mode of RUN while its agent works, and wait until the agent has taken it."""
     if not model and not permission_mode:
         raise click.UsageError("nothing to change; give --model or --permission-mode")
@@ -165,11 +187,10 @@ def update_command(run_id: str, model: str, permission_mode: str, adapter: str, 
             response = await client.update_run(
                 run_id, permission_mode=permission_mode, sender=sender, adapter=adapter
             )
-            words = f"permission mode {one_line(permission_mode)}; recorded as event {response.sequence}"
-            print_lines([[Segment(words)]])
+            _show(response, f"permission mode {one_line(permission_mode)}", as_json=as_json)
         if model:
             response = await client.update_run(run_id, model=model, sender=sender, adapter=adapter)
-            print_lines([[Segment(f"model {one_line(model)}; recorded as event {response.sequence}")]])
+            _show(response, f"model {one_line(model)}", as_json=as_json)
 
     return run_connected(router, work)
 
@@ -191,6 +212,13 @@ def changes_command(run_id: str, with_diffs: bool, as_json: bool, adapter: str, 
             print_lines(change_lines(changes, with_diffs=with_diffs))
 
     return run_connected(router, work)
+
+
+def _show(response: RespondResponse | SendResponse | UpdateRunResponse, what: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(response)
+    else:
+        print_lines([[Segment(f"{what}; recorded as event {response.sequence}")]])
 
 
 def _json(text: str | None, name: str) -> str:

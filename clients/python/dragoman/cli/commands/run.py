@@ -6,7 +6,14 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import click
-from dragoman.cli.commands._options import adapter_option, json_option, option, router_option, with_options
+from dragoman.cli.commands._options import (
+    adapter_option,
+    json_option,
+    option,
+    router_option,
+    standard_input,
+    with_options,
+)
 from dragoman.cli.commands._request import RunOptions
 from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display.slow_notice import slow_notice
@@ -73,7 +80,7 @@ def run_command(
     if adapter == "@" and not options.session.task:
         raise click.UsageError("@ alone runs the active agent of a task: give --task, or @NAME")
     if prompt == "-":
-        prompt = _standard_input()
+        prompt = standard_input("PROMPT")
 
     async def work(client: "Client") -> int:
         # They import gRPC and protobuf; the adapter starts meanwhile.
@@ -175,13 +182,6 @@ async def _until_started(stream: "RunStream") -> None:
 def _print_error(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
-
-
-def _standard_input() -> str:
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise click.BadParameter(f"standard input is not UTF-8: {error}", param_hint="PROMPT") from error
 
 
 class AttachOptions(Struct, frozen=True):
