@@ -404,6 +404,22 @@ async def test_closing_the_client_ends_a_read_with_an_error_and_not_with_a_cance
             await anext(run)
 
 
+async def test_closing_the_client_ends_a_stream_that_is_not_resumed() -> None:
+    fake = FakeAdapter([EventFactory().started(), Until("never")])
+    async with client_of(fake) as client:
+        channel = client._channel
+        messages = channel.messages(channel.adapter.Execute, execute_request("fake"))
+        await messages.aclose()
+        assert fake.names == [], "what is not read is not called"
+        messages = channel.messages(channel.adapter.Execute, execute_request("fake"))
+        await anext(messages)
+        reading = asyncio.ensure_future(anext(messages))
+        await asyncio.wait([reading], timeout=0.05)
+        await client.close()
+        with pytest.raises(DragomanError, match="closed"):
+            await reading
+
+
 async def test_cancel_asks_for_the_run_and_its_events_go_on() -> None:
     emit = EventFactory()
     cancelled = emit.started(), Until("cancel"), emit.result(pb.OUTCOME_CANCELLED, tree_confirmed_dead=True)

@@ -17,7 +17,7 @@ async def pieces(channel: Channel, request: pb.ReadArtifactRequest) -> AsyncIter
         DragomanError: the call failed, or a whole file is not what its digest says.
     """
     digest, due, size = hashlib.sha256(), "", 0
-    async with contextlib.aclosing(channel.messages(channel.adapter.ReadArtifact(request))) as messages:
+    async with contextlib.aclosing(channel.messages(channel.adapter.ReadArtifact, request)) as messages:
         async for message in messages:
             due, size = due or message.sha256, size or message.size
             digest.update(message.data)

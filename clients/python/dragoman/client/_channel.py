@@ -1,8 +1,8 @@
 """A client's gRPC channel, and the conversion of gRPC's errors."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
 from weakref import WeakSet
 
 import grpc
@@ -12,6 +12,7 @@ from dragoman.protocol.limits import channel_options
 from dragoman.v1 import adapter_pb2_grpc, router_pb2_grpc
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 _PENDING = frozenset({grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING})
 
 
@@ -78,17 +79,25 @@ class Channel:
         self.connected = True
         return response
 
-    async def messages(self, call: "grpc.aio.UnaryStreamCall[Any, _T]") -> AsyncGenerator[_T, None]:
+    async def messages(
+        self, method: "Callable[[_R], grpc.aio.UnaryStreamCall[_R, _T]]", request: _R
+    ) -> AsyncGenerator[_T, None]:
         """Yield the messages of a stream that is not resumed; closed, it ends the call.
 
         Raises:
-            DragomanError: the call failed.
+            DragomanError: the call failed, or the client was closed.
         """
+        call = method(request)
+        self.streams.add(call)
         try:
             async for message in call:
                 yield message
         except grpc.aio.AioRpcError as error:
             raise self.error(error) from error
+        except asyncio.CancelledError:
+            if self.closed and not is_cancelling():
+                raise closed_error() from None
+            raise
         finally:
             call.cancel()
 

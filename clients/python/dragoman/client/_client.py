@@ -361,7 +361,7 @@ class Client:
             DragomanError: NOT_IMPLEMENTED if the adapter does not declare FEATURE_LOGIN.
         """
         request = pb.LoginRequest(adapter=adapter, method=method, env=env, config=to_config(config))
-        return self._channel.messages(self._channel.adapter.Login(request))
+        return self._channel.messages(self._channel.adapter.Login, request)
 
     async def list_skills(
         self, adapter: str = "", *, cwd: str = "", env: Mapping[str, str] | None = None
