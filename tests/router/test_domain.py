@@ -440,11 +440,24 @@ def test_a_record_counts_a_repeated_remark() -> None:
 )
 def test_what_is_forgotten_first(retained: RetainedRuns, forgotten: list[str]) -> None:
     for run_id, at in (("old", 1), ("c", 92), ("b", 93), ("a", 94)):
-        retained.add(run_id, at)
+        retained.add(run_id, 10, at)
     assert list(retained.expired(100.0)) == forgotten
     assert list(retained.expired(100.0)) == []
     assert list(retained.expired(2000.0)) == [name for name in ("old", "c", "b", "a") if name not in forgotten]
     assert retained.next_end_s(2000.0) is None
+
+
+def test_runs_that_the_log_does_not_have_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.router.model.retention.MOST_BYTES", 32)
+    retained = RetainedRuns(1000, 100)
+    for at, run_id in enumerate("abcd"):
+        retained.add(run_id, 10, at)
+    assert list(retained.expired(10.0)) == ["a"]
+    retained.discard("b")
+    retained.add("c", 20, 11.0)  # not counted twice
+    assert list(retained.expired(12.0)) == []
+    retained.add("e", 3, 12.0)
+    assert list(retained.expired(12.0)) == ["d"]
 
 
 def test_a_clock_that_goes_back_does_not_keep_findings_for_ever() -> None:

@@ -214,7 +214,7 @@ class RunRegistry:
         if is_here and (run.refusal is not None or run.record.is_free):
             self._drop(run.run_id)  # whichever router its request comes to starts it anew
         elif is_here:
-            self._retained.add(run.run_id, self._host.clock.monotonic())
+            self._retained.add(run.run_id, run.fanout.kept_bytes, self._host.clock.monotonic())
             self._expire()
 
     def _expire(self) -> None:
