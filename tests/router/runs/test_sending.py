@@ -132,6 +132,19 @@ async def test_an_answer_about_a_run_that_another_router_has_by_then_is_that_one
     assert error.reason is Reason.ADAPTER_UNAVAILABLE
 
 
+async def test_an_input_that_is_forbidden_is_refused_before_an_adapter_has_the_run() -> None:
+    def forbid() -> None:
+        raise DragomanError(Reason.POLICY_DENIED, "not that file")
+
+    world = World()
+    asking = asyncio.ensure_future(send(world.run, api.SendRequest(), b"", None, forbid))
+    await world.pause()
+    assert asking.done()
+    error = asking.exception()
+    assert isinstance(error, DragomanError)
+    assert error.reason is Reason.POLICY_DENIED
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [

@@ -46,13 +46,15 @@ async def send(
         request: the caller's.
         data: the same, serialized for the adapter.
         timeout_s: how many seconds the caller waits; ``None`` for no limit.
-        check: raises what is against it now that the run's adapter is known.
+        check: raises what is against it at the adapter that the run has by then.
 
     Raises:
         DragomanError: the adapter's status, or that of ``check``; NOT_SUPPORTED; REQUEST_NOT_FOUND, or
             ADAPTER_UNAVAILABLE, while no adapter has the run; or RUN_FINISHED. The latter, also if it may have been
             accepted before.
     """
+    if isinstance(request, adapter_pb2.SendRequest) and not run.is_ending:
+        check()  # what is forbidden need not wait; a fallback's adapter is asked about once more
     await run.until(is_accepted, _ACCEPTANCE_S if timeout_s is None else min(timeout_s, _ACCEPTANCE_S))
     if run.is_ending:
         raise _over(run)
