@@ -1,5 +1,6 @@
 """GetChanges and ReadArtifact at a router whose adapter no longer has the run."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from dragoman.protocol.server import Context
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import router_pb2
 
-from tests.router.harness import PATIENCE_S, Caller, config, routing
+from tests.router.harness import PATIENCE_S, Caller, Proxy, config, failure, routing
 from tests.router.sidecar import Sidecar, serving
 
 
@@ -48,3 +49,43 @@ async def test_artifacts_that_its_adapter_has_forgotten_are_gone(caller: Caller)
     error = from_rpc_error(caught.value)
     assert error.reason is Reason.ARTIFACTS_GONE
     assert "forgetful" in str(error)
+
+
+class Silent(Sidecar):
+    """Gets the calls, and does not answer them."""
+
+    def __init__(self) -> None:
+        super().__init__("silent")
+        self.asked = asyncio.Event()
+
+    async def GetChanges(self, _request: pb.GetChangesRequest, _context: Context) -> pb.GetChangesResponse:  # noqa: N802
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def ReadArtifact(self, _request: pb.ReadArtifactRequest, _context: Context) -> None:  # noqa: N802
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("method", ["GetChanges", "ReadArtifact"])
+async def test_an_adapter_whose_connection_is_lost_is_named(tmp_path: Path, method: str) -> None:
+    sidecar, address, link = Silent(), f"unix:{tmp_path}/a.sock", Proxy(tmp_path / "link.sock", tmp_path / "a.sock")
+    configured = config(tmp_path, addresses=(f"unix:{tmp_path}/link.sock",))
+    async with serving(sidecar, address):
+        await link.restore()
+        async with routing(configured) as (_, caller):
+            await caller.until("silent", router_pb2.ADAPTER_STATE_READY)
+            await caller.execute("silent", {"end": "SUCCEEDED"}, run_id="r").rest()
+            if method == "GetChanges":
+                call = caller.adapter.GetChanges(pb.GetChangesRequest(run_id="r"), timeout=PATIENCE_S)
+                asking = asyncio.ensure_future(failure(call))
+            else:
+                stream = caller.adapter.ReadArtifact(pb.ReadArtifactRequest(run_id="r"), timeout=PATIENCE_S)
+                asking = asyncio.ensure_future(failure(stream.read()))
+            async with asyncio.timeout(PATIENCE_S):
+                await sidecar.asked.wait()
+                await link.cut()
+                error = await asking
+            assert error.reason is Reason.ADAPTER_UNAVAILABLE
+            assert "'silent'" in error.message

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 
 from dragoman.protocol.access import caller_name
 from dragoman.protocol.errors import DragomanError, Reason, invalid
+from dragoman.protocol.logs import bind_context
 from dragoman.protocol.server import Context
-from dragoman.router.adapters.channel import addressed
+from dragoman.router.adapters.channel import addressed, is_cut
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.relay import relay
@@ -20,7 +21,7 @@ from dragoman.router.api.calls import read, refuse, remaining_s
 from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator
-from dragoman.router.api.queries import QueryServicer
+from dragoman.router.api.queries import QueryServicer, lost
 from dragoman.router.api.streaming import RunStreams, SupersededError, kept_alive
 from dragoman.router.api.validation import execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
@@ -191,21 +192,23 @@ class AdapterServicer(QueryServicer):
         else:
             backend = await self._adapters.get(located.stored.adapter)
             instance_id = located.stored.state.run.instance_id
+        bind_context(adapter=backend.record.type)
         gone = DragomanError(reason, f"Adapter {backend.record.type!r} no longer {what} sooner after the run's end.")
         if not backend.is_up:
             raise gone
-        try:
-            async with contextlib.AsyncExitStack() as held:
-                if live is not None and not live.gone.is_set():
-                    # It may be draining, while another process serves new runs.
-                    held.enter_context(live.used())
-                    yield live
-                else:
-                    yield await held.enter_async_context(backend.use(instance_id))
-        except DragomanError as error:
-            if error.reason is Reason.RUN_NOT_FOUND:
-                raise gone from error
-            raise
+        async with contextlib.AsyncExitStack() as held:
+            if live is not None and not live.gone.is_set():
+                held.enter_context(live.used())  # it may be draining, while another process serves new runs
+            else:
+                live = await held.enter_async_context(backend.use(instance_id))
+            try:
+                yield live
+            except DragomanError as error:
+                if error.reason is Reason.RUN_NOT_FOUND:
+                    raise gone from error
+                if is_cut(error):
+                    raise lost(backend) from error
+                raise
 
 
 async def _settled(locator: RunLocator, request: pb.AttachRequest) -> Located:

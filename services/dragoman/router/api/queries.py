@@ -161,6 +161,10 @@ async def call(backend: AdapterBackend, method: str, data: bytes, context: Conte
             return await instance.channel.answer(method, data, timeout_s=remaining_s(context))
         except DragomanError as error:
             if is_cut(error):
-                message = f"The connection to adapter {backend.record.type!r} was lost; try again."
-                raise unavailable(message) from error
+                raise lost(backend) from error
             raise
+
+
+def lost(backend: AdapterBackend) -> DragomanError:
+    """Return the error for a call whose connection to an adapter was lost."""
+    return unavailable(f"The connection to adapter {backend.record.type!r} was lost; try again.")
