@@ -81,7 +81,7 @@ class RunLocator:
             if is_its or await self._adapters.get(adapter) in run.backends:
                 return Local(run)
         elif (stored := await self._run_log.find(run_id)) is not None:
-            return await self._of_stored(stored)
+            return await self.of_stored(stored)
         elif adapter:
             await self._adapters.get(adapter)
         raise unknown_run(run_id, adapter)
@@ -101,14 +101,19 @@ class RunLocator:
         elif stored.digest != self._run_log.digests.digest(request):
             raise taken(request.run_id)
         else:
-            located = await self._of_stored(stored)
+            located = await self.of_stored(stored)
             if isinstance(located, Finished) and located.stored.digest is None:
                 return None  # it ended just now, as no adapter had it, and is started anew
         if not current_caller().may_read(located.facts.started_by):
             raise taken(request.run_id)  # that another caller started it with the same request is no reason to see it
         return located
 
-    async def _of_stored(self, stored: StoredRun) -> Located:
+    async def of_stored(self, stored: StoredRun) -> Located:
+        """Return where a run of the log is, which is recovered if its router is gone.
+
+        Raises:
+            DragomanError: RUN_LOG_UNAVAILABLE.
+        """
         found = await self._failover.take(stored)
         if isinstance(found, Run):
             return Local(found)

@@ -17,7 +17,7 @@ from dragoman.router.api.active_agents import asked
 from dragoman.router.api.authorization import allow, allow_read
 from dragoman.router.api.calls import refuse
 from dragoman.router.api.drain import Drain
-from dragoman.router.api.locate import Finished, Remote, RunLocator
+from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator
 from dragoman.router.api.paging import (
     decode_token,
     encode_token,
@@ -27,6 +27,7 @@ from dragoman.router.api.paging import (
     within_page,
 )
 from dragoman.router.api.validation import list_objection
+from dragoman.router.model.errors import unknown_run
 from dragoman.router.model.stored import RunQuery, SessionId, StoredRun
 from dragoman.router.model.tasks import Changes, first_of
 from dragoman.router.runs.admission import AdmissionController
@@ -104,7 +105,18 @@ class RunList:
         Raises:
             DragomanError: RUN_NOT_FOUND, or RUN_LOG_UNAVAILABLE.
         """
-        located = await self._locator.resolve(run_id)
+        if (run := self._runs.find(run_id)) is not None:
+            located: Located = Local(run)
+        elif (stored := await self._run_log.find(run_id)) is None:
+            raise unknown_run(run_id)
+        else:
+            allow_read(Finished(stored).facts)  # before the run is recovered for it
+            try:
+                located = await self._locator.of_stored(stored)
+            except DragomanError as error:
+                if error.reason is not Reason.RUN_LOG_UNAVAILABLE:
+                    raise
+                return stored.state  # a log that cannot be written now was read
         allow_read(located.facts)
         if isinstance(located, Remote):
             return await located.forwarder.get_run(located.stored, context)
