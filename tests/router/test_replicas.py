@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import Reason
+from dragoman.protocol.server import Context
 from dragoman.router.cluster.forwarding import HOP
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.storage.database import StoreError
@@ -553,3 +554,36 @@ async def test_who_comes_while_the_same_request_is_only_being_written_joins_its_
         for stream in [caller.execute("fake", "a", {"end": "SUCCEEDED"}, run_id="r") for _ in range(3)]:
             seen = [kind for kind in kinds(await stream.rest()) if kind != "replay_done"]
             assert seen == ["started", "text:a", "result"]
+
+
+class Slow(Sidecar):
+    """Gets a call for an artifact, and sends no piece of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def ReadArtifact(self, _request: pb.ReadArtifactRequest, _context: Context) -> None:  # noqa: N802
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_forwarded_artifact_ends_with_the_drain_of_the_router_that_was_asked(folder: Path) -> None:
+    sidecar, address = Slow(), f"unix:{folder}/a.sock"
+    async with contextlib.AsyncExitStack() as held:
+        await held.enter_async_context(serving(sidecar, address))
+        _, mine = await held.enter_async_context(routing(config(folder, addresses=(address,))))
+        there = config(folder, listen=(f"unix:{folder}/o.sock",))
+        router, other = await held.enter_async_context(routing(there))
+        await mine.until("fake", router_pb2.ADAPTER_STATE_READY)
+        stream = mine.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
+        await stream.until("text")
+        await mine.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
+        call = other.adapter.ReadArtifact(pb.ReadArtifactRequest(run_id="r", name="a"), timeout=PATIENCE_S)
+        reading = asyncio.ensure_future(failure(call.read()))
+        async with asyncio.timeout(PATIENCE_S):
+            await sidecar.asked.wait()
+        await router.stop(0.0)
+        assert (await reading).reason is Reason.DRAINING
+        sidecar.open("g")
+        await stream.rest()

@@ -12,6 +12,7 @@ from dragoman.router.adapters.channel import AdapterChannel, is_cut
 from dragoman.router.adapters.relay import relay
 from dragoman.router.model.errors import elsewhere
 from dragoman.router.model.stored import StoredRun
+from dragoman.router.model.tasks import first_of
 from dragoman.v1 import router_pb2
 
 HOP: Final = "dragoman-hop"
@@ -80,15 +81,16 @@ class ReplicaForwarder:
         call = self._channel(stored, context).stream(method, request, metadata=_FORWARDED)
         is_events, passed = method == "Attach", deque[bytes](maxlen=_REMEMBERED)
         try:
-            # The other router accepts an Attach before it is known whether there is a run.
-            async with asyncio.timeout(_REACH_S if is_events else None):
-                await call.initial_metadata()
+            if is_events:  # the other router accepts an Attach before it is known whether there is a run
+                async with asyncio.timeout(_REACH_S):
+                    await first_of(call.initial_metadata(), ended_early.wait())
             await relay(call, context, ended_early, on_written=passed.append, run_id=stored.run_id)
         except TimeoutError as error:
             raise elsewhere(stored.run_id) from error
         except DragomanError as error:
-            if ended_early.is_set() and is_events:
-                last = next((number for data in reversed(passed) if (number := peek(data).sequence)), None)
+            if ended_early.is_set():
+                events = reversed(passed) if is_events else ()
+                last = next((number for data in events if (number := peek(data).sequence)), None)
                 raise draining(last) from error
             # Not this router drains, and the run continues at another one: the same call finds it there.
             is_draining = error.reason is Reason.DRAINING and not passed
