@@ -112,6 +112,7 @@ MODE = "ro"
         ("[config]\na = [1979-05-27]", "config.a[0]: must be a text, a number"),
         ("instructions = {fil = '/a'}", "instructions.fil: no such key; did you mean file?"),
         ("instructions = {file = 'a'}", "instructions.file: must be an absolute path"),
+        ("instructions = {text = 'a'}", "instructions.text: no such key; write the text itself, or the key file"),
         ("version = -1", "version: must be a whole number"),
     ],
 )
@@ -162,6 +163,14 @@ def test_any_text_survives_the_file(text: str, pairs: dict[str, str], settings: 
     agent.config.SetInParent()
     agent.config.update(settings)
     assert parse_agent(agent_text(agent).encode()) == agent
+
+
+def test_what_names_nothing_is_written_all_the_same() -> None:
+    agent = router_pb2.StoredAgent(name="a")
+    agent.instructions.SetInParent()
+    assert parse_agent(agent_text(agent).encode()) == router_pb2.StoredAgent(name="a")
+    agent.mcp_servers.add(name="tools")
+    assert "[mcp_servers.tools]" in agent_text(agent)
 
 
 @given(st.binary(max_size=60))

@@ -94,8 +94,14 @@ async def test_what_was_found_with_other_variables_does_not_count(variables: str
 
 @pytest.mark.parametrize(("age", "ready"), [(0.0, 1), (599.9, 1), (600.0, 0), (-0.1, 0)])
 def test_what_is_ready_is_young(age: float, ready: int) -> None:
-    tested, _ = detector({"fake": CachedDetection(1000.0 - age, "1", MARK, detection().SerializeToString())})
+    found = detection().SerializeToString()
+    tested, _ = detector({"fake": CachedDetection(1000.0 - age, "1 a", MARK, found)})
     assert len(tested.ready()) == ready
+
+
+def test_what_was_ready_with_other_variables_may_not_be_now() -> None:
+    tested, _ = detector({"fake": CachedDetection(999.0, "1 b", MARK, detection().SerializeToString())})
+    assert tested.ready() == []
 
 
 @pytest.mark.parametrize(

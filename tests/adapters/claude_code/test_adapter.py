@@ -88,14 +88,13 @@ def test_a_session_id_is_a_uuid(text: str, is_id: bool) -> None:
             True,
             {"permissions_skipped": pb.SEVERITY_WARNING},
         ),
-        ({}, {"CLAUDECODE": "1"}, False, {"nested_agent": pb.SEVERITY_INFO}),
         ({}, {"CLAUDE_CODE_USE_VERTEX": "1"}, False, {"cloud_provider": pb.SEVERITY_INFO}),
         ({}, {"ANTHROPIC_BASE_URL": "https://user:pass@gateway.example"}, False, {"base_url_set": pb.SEVERITY_INFO}),
     ],
 )
 def test_checks_of_a_set_up(config: Any, env: dict[str, str], is_root: bool, expected: dict[str, int]) -> None:
     checks = Checks()
-    set_up_checks(config, env, checks, is_root=is_root, nesting=NESTING)
+    set_up_checks(config, env, checks, is_root=is_root)
     assert {check.code: check.level for check in checks.items} == expected
     assert all(check.message for check in checks.items)
     assert not any("pass@" in check.detail for check in checks.items)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from dragoman.protocol.identity import near_names
+from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
-from dragoman.v1 import router_pb2
 from google.protobuf import duration_pb2, json_format, struct_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -149,6 +149,8 @@ def _put_instructions(instructions: Any, path: str, value: Any) -> None:
     if isinstance(value, str):
         instructions.text = value
     else:
+        if "text" in _table(path, value):
+            raise AgentFileError(f"{path}.text: no such key; write the text itself, or the key file")
         _read(path, value, instructions)
         _absolute(f"{path}.file", instructions.file)
 
@@ -229,7 +231,16 @@ def agent_text(agent: router_pb2.StoredAgent) -> str:
 
 def _content(message: Message) -> dict[str, Any]:
     keys = {field.name: key for key, field in _fields(message).items()}
-    return {keys[field.name]: _shown(field, value) for field, value in message.ListFields() if field.name in keys}
+    return {
+        keys[field.name]: _shown(field, value)
+        for field, value in message.ListFields()
+        if field.name in keys and not _is_sourceless(value)
+    }
+
+
+def _is_sourceless(value: Any) -> bool:
+    """Return whether these are instructions without any, which a file leaves out."""
+    return isinstance(value, adapter_pb2.Instructions) and value.WhichOneof("source") is None
 
 
 def _shown(field: FieldDescriptor, value: Any) -> Any:
@@ -239,7 +250,7 @@ def _shown(field: FieldDescriptor, value: Any) -> Any:
     if field.name == "skills":
         return [skill.directory for skill in value]
     if field.name == "mcp_servers":
-        return {server.name: _content(getattr(server, server.WhichOneof("transport"))) for server in value}
+        return {server.name: _content(getattr(server, server.WhichOneof("transport") or "stdio")) for server in value}
     if _is(field, struct_pb2.Struct):
         return _settings(value)
     if _is(field, duration_pb2.Duration):

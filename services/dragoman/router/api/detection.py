@@ -102,8 +102,11 @@ class AgentDetector:
     def ready(self) -> list[pb.Detection]:
         """Return what was found last of each adapter's agent, looking at nothing."""
         now = self._clock.time()
-        young = [entry for entry in self._cached.values() if 0 <= now - entry.stored_at < self._ttl_s]
-        return [pb.Detection.FromString(entry.detection) for entry in young]
+        return [
+            pb.Detection.FromString(entry.detection)
+            for entry in self._cached.values()
+            if entry.router_version == self._version and 0 <= now - entry.stored_at < self._ttl_s
+        ]
 
     async def all(self, request: pb.DetectRequest) -> pb.DetectResponse:
         """Look for the agents of all adapters, in parallel; in order of their types."""

@@ -70,7 +70,7 @@ class ClaudeCodeAdapter(CommandLineAdapter):
 
     def extra_checks(self, config: Mapping[str, JsonValue], env: Mapping[str, str], checks: Checks) -> None:
         """Add the checks that only this adapter makes."""
-        set_up_checks(config, env, checks, is_root=os.geteuid() == 0, nesting=self.spec.strip)
+        set_up_checks(config, env, checks, is_root=os.geteuid() == 0)
 
     async def get_quota(self, request: adapter_pb2.GetQuotaRequest) -> adapter_pb2.GetQuotaResponse:
         """Ask Anthropic, by Claude Code, how much of a claude.ai plan's rate limits is used."""

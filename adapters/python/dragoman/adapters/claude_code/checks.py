@@ -1,6 +1,6 @@
 """Checks of an environment for Claude Code in particular. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from dragoman.sdk.detection import Checks
@@ -22,7 +22,6 @@ def set_up_checks(
     checks: Checks,
     *,
     is_root: bool,
-    nesting: Collection[str],
 ) -> None:
     """Add what is worth knowing about an environment.
 
@@ -31,7 +30,6 @@ def set_up_checks(
         env: the adapter's environment with that of the run over it.
         checks: gets it.
         is_root: whether runs are root's.
-        nesting: the variables by which Claude Code knows that it runs inside itself.
     """
     if as_bool(config.get("dangerouslySkipPermissions"), False):
         _check_skipping(checks, is_refused=is_root and not env.get("IS_SANDBOX"))
@@ -43,9 +41,6 @@ def set_up_checks(
     if url:
         message = "ANTHROPIC_BASE_URL is set: requests, and the key, go there instead of to Anthropic."
         checks.add(_INFO, "base_url_set", message, detail=url.rpartition("@")[2])
-    if any(env.get(name) for name in nesting):
-        message = "The adapter runs inside Claude Code; runs do not get the variables that say so."
-        checks.add(_INFO, "nested_agent", message)
 
 
 def _check_skipping(checks: Checks, *, is_refused: bool) -> None:
