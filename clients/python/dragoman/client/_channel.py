@@ -1,7 +1,8 @@
 """A client's gRPC channel, and the conversion of gRPC's errors."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -68,14 +69,8 @@ class Channel:
         Raises:
             DragomanError: the call failed.
         """
-        try:
+        with self._errors():
             response = await call
-        except grpc.aio.AioRpcError as error:
-            raise self.error(error) from error
-        except asyncio.CancelledError:
-            if self.closed and not is_cancelling():
-                raise closed_error() from None
-            raise
         self.connected = True
         return response
 
@@ -90,16 +85,22 @@ class Channel:
         call = method(request)
         self.streams.add(call)
         try:
-            async for message in call:
-                yield message
+            with self._errors():
+                async for message in call:
+                    yield message
+        finally:
+            call.cancel()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
         except grpc.aio.AioRpcError as error:
             raise self.error(error) from error
         except asyncio.CancelledError:
             if self.closed and not is_cancelling():
                 raise closed_error() from None
             raise
-        finally:
-            call.cancel()
 
     def error(self, error: grpc.aio.AioRpcError) -> DragomanError:
         """Convert an error of gRPC; a reason of the contract in it shows that the server was reached."""
