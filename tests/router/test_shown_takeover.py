@@ -1,6 +1,5 @@
 """GetRun for a run whose router is gone: it is recovered, where the log can be written and the caller may see it."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,9 @@ from dragoman.router.cluster.failover import Failover
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.lease_table import LeaseTable
-from dragoman.v1 import adapter_pb2 as pb
-from dragoman.v1 import event_pb2, router_pb2
 
-from tests.router.harness import PATIENCE_S, Caller, failure
-from tests.router.test_takeover import attached, beside, killed
+from tests.router.harness import Caller, failure
+from tests.router.test_takeover import beside, killed, succeeds
 
 
 @pytest.fixture
@@ -30,10 +27,7 @@ async def caller(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     async with beside(folder) as (_router, caller):
         await killed(folder, "r")
         yield caller
-        following = asyncio.ensure_future(attached(caller, "r", 0))
-        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
-        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
-        assert (await following)[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+        await succeeds(caller)
 
 
 async def test_a_stored_run_is_shown_while_it_cannot_be_taken_over(

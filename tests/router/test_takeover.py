@@ -60,6 +60,14 @@ async def attached(caller: Caller, run_id: str, after: int, **fields: Any) -> li
                 await asyncio.sleep(0.1)  # a router that restarts is asked again, as its clients do
 
 
+async def succeeds(caller: Caller) -> None:
+    """Bring the run ``r`` of a killed router to its end, which waits for an answer."""
+    following = asyncio.ensure_future(attached(caller, "r", 0))
+    await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
+    await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
+    assert (await following)[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+
+
 def without_replay_done(events: list[event_pb2.AgentEvent]) -> list[str]:
     return [kind for kind in kinds(events) if kind != "replay_done"]
 
@@ -565,10 +573,7 @@ async def test_a_run_whose_claim_got_no_answer_is_followed_nevertheless(
             first, second = caller.attach("r"), caller.attach("r")
             reasons = {(await first.error()).reason, (await second.error()).reason}
         assert reasons == {Reason.RUN_LOG_UNAVAILABLE, Reason.ADAPTER_UNAVAILABLE}
-        following = asyncio.ensure_future(attached(caller, "r", 0))
-        await caller.until("fake", router_pb2.ADAPTER_STATE_READY)
-        await caller.adapter.Respond(pb.RespondRequest(run_id="r", request_id="g"), timeout=PATIENCE_S)
-        assert (await following)[-1].result.outcome == event_pb2.OUTCOME_SUCCEEDED
+        await succeeds(caller)
 
 
 async def test_a_run_is_seen_to_though_who_asked_for_it_went_away(
