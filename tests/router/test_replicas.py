@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from dragoman.protocol.errors import Reason
 from dragoman.protocol.server import Context
+from dragoman.router.app import Router
 from dragoman.router.cluster.forwarding import HOP
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.storage.database import StoreError
@@ -259,14 +260,22 @@ async def crowded(folder: Path, run_log: str, *sidecars: Sidecar) -> AsyncIterat
         yield mine, other
 
 
-async def test_who_holds_a_run_through_a_router_that_ends_is_waited_for(folder: Path) -> None:
-    sidecar, address = Sidecar(), f"unix:{folder}/a.sock"
+@contextlib.asynccontextmanager
+async def beside_its_owner(folder: Path, sidecar: Sidecar) -> AsyncIterator[tuple[Caller, Router, Caller]]:
+    """Yield a caller at the router that alone has the sidecar, and another router with a caller there."""
+    address = f"unix:{folder}/a.sock"
     async with contextlib.AsyncExitStack() as held:
         await held.enter_async_context(serving(sidecar, address))
         _, mine = await held.enter_async_context(routing(config(folder, addresses=(address,))))
         there = config(folder, listen=(f"unix:{folder}/o.sock",))
         router, other = await held.enter_async_context(routing(there))
         await mine.until("fake", router_pb2.ADAPTER_STATE_READY)
+        yield mine, router, other
+
+
+async def test_who_holds_a_run_through_a_router_that_ends_is_waited_for(folder: Path) -> None:
+    sidecar = Sidecar()
+    async with beside_its_owner(folder, sidecar) as (mine, router, other):
         first = mine.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
         await first.until("text")
         await mine.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
@@ -569,13 +578,8 @@ class Slow(Sidecar):
 
 
 async def test_a_forwarded_artifact_ends_with_the_drain_of_the_router_that_was_asked(folder: Path) -> None:
-    sidecar, address = Slow(), f"unix:{folder}/a.sock"
-    async with contextlib.AsyncExitStack() as held:
-        await held.enter_async_context(serving(sidecar, address))
-        _, mine = await held.enter_async_context(routing(config(folder, addresses=(address,))))
-        there = config(folder, listen=(f"unix:{folder}/o.sock",))
-        router, other = await held.enter_async_context(routing(there))
-        await mine.until("fake", router_pb2.ADAPTER_STATE_READY)
+    sidecar = Slow()
+    async with beside_its_owner(folder, sidecar) as (mine, router, other):
         stream = mine.execute("fake", "a", {"gate": "g"}, {"end": "SUCCEEDED"}, run_id="r")
         await stream.until("text")
         await mine.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
