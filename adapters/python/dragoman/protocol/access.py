@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from dragoman.protocol.tokens import ScopedTokens
     from dragoman.protocol.trust import TrustFile
 
-__all__ = [
-    "AUTHORIZATION",
-    "Gate",
-    "caller_name",
-]
-
 AUTHORIZATION: Final = "authorization"
 """Metadata with the token, as ``Bearer TOKEN``."""
 

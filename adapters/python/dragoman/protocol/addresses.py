@@ -12,21 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = [
-    "TLS_CA",
-    "TLS_CERT",
-    "Address",
-    "AddressError",
-    "check_listen",
-    "check_local",
-    "is_loopback",
-    "is_served",
-    "parse_address",
-    "port_address",
-    "private_files",
-    "why_not_bound",
-]
-
 TLS_CERT: Final = "DRAGOMAN_TLS_CERT"
 """The variable with the path of this process's certificate. A server that has one uses TLS on TCP."""
 TLS_CA: Final = "DRAGOMAN_TLS_CA"

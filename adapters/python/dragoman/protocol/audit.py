@@ -20,8 +20,6 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.logs import Logger
 from msgspec import Struct
 
-__all__ = ["DENIALS", "about", "allow", "begin", "deny", "deny_connection", "end"]
-
 DENIALS: Final = frozenset(
     {
         Reason.TOKEN_REQUIRED,

@@ -2,8 +2,6 @@
 
 from typing import Final
 
-__all__ = ["Backoff", "backoff_s"]
-
 _LARGEST_EXPONENT: Final = 64
 """The exponent is bounded before the power is taken: after a week of failures it would not be a float."""
 

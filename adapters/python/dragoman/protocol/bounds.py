@@ -16,20 +16,6 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from msgspec import Struct, field
 
-__all__ = [
-    "BOUNDS",
-    "DEEPEST",
-    "KIB",
-    "LONGEST_DURATION_S",
-    "MOST_ELEMENTS",
-    "MOST_FALLBACKS",
-    "MOST_VALUES",
-    "Bound",
-    "check_request",
-    "first_violation",
-    "wrong_duration",
-]
-
 KIB: Final = 1024
 
 

@@ -12,27 +12,6 @@ from dragoman.protocol.errors import FieldViolation
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
 
-__all__ = [
-    "BUDGET_CONTINUE",
-    "BUDGET_STOP",
-    "CAPS",
-    "BudgetMeter",
-    "Cap",
-    "Decision",
-    "Used",
-    "amount_of",
-    "amount_text",
-    "at_end_message",
-    "budget_excess",
-    "budget_failure",
-    "budget_problems",
-    "decision_notice",
-    "lowered_budget",
-    "narrowed_budget",
-    "never_reported",
-    "unreported_message",
-]
-
 Cap = Literal["cost", "input_tokens", "output_tokens", "model_calls", "tool_calls", "turns", "repeats"]
 CAPS: Final[tuple[Cap, ...]] = (
     *("cost", "input_tokens", "output_tokens", "model_calls", "tool_calls", "turns", "repeats"),

@@ -13,15 +13,6 @@ from typing import Final, Literal
 from dragoman.protocol.errors import DragomanError, Reason
 from msgspec import Struct
 
-__all__ = [
-    "CALLER",
-    "RULES",
-    "SCOPES",
-    "Caller",
-    "RpcRule",
-    "current_caller",
-]
-
 SCOPES: Final = {
     "read": "see adapters, and all runs with their events",
     "run": "start runs, and follow, cancel, answer, change and send inputs to those that the same token started",
@@ -36,7 +27,7 @@ _PUBLIC: Final = frozenset(
 )
 """Services that say nothing that is not public."""
 
-Target = Literal["none", "adapter", "run"]
+_Target = Literal["none", "adapter", "run"]
 """What else decides about a call, beside its method: nothing, the adapter that it names, or its run."""
 
 
@@ -45,12 +36,12 @@ class RpcRule(Struct, frozen=True):
 
     scopes: frozenset[str]
     """One of them is needed, or ``admin``."""
-    target: Target = "none"
+    target: _Target = "none"
     of_run: frozenset[str] = frozenset()
     """One of them suffices in a token that is for one run."""
 
 
-def _for(*scopes: str, target: Target = "none", of_run: Iterable[str] = ()) -> RpcRule:
+def _for(*scopes: str, target: _Target = "none", of_run: Iterable[str] = ()) -> RpcRule:
     return RpcRule(frozenset(scopes), target, frozenset(of_run))
 
 

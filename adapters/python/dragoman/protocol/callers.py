@@ -27,15 +27,6 @@ from dragoman.protocol.errors import DragomanError, Reason, to_status
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import TOKEN_VARIABLE, is_trusted_user
 
-__all__ = [
-    "MARKER",
-    "Connections",
-    "credentials",
-    "farewell",
-    "is_trusted_user",
-    "run_environment",
-]
-
 MARKER: Final = "DRAGOMAN_RUN_MARKER"
 """Environment variable that every run's guard and agent are started with."""
 

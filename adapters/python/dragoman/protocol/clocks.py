@@ -5,8 +5,6 @@ from typing import Final, Literal
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
 
-__all__ = ["FAILURE_BY_CLOCK", "Clock", "ClockLimits", "Clocks"]
-
 Clock = Literal["start_up", "idle", "tool_call", "wall", "unread"]
 
 FAILURE_BY_CLOCK: dict[Clock, pb.FailureKind.ValueType] = {

@@ -25,14 +25,6 @@ from dragoman.protocol.private import (
 from dragoman.protocol.tls import TlsFiles, client_files
 from dragoman.protocol.wary import WaryChannel, WrappedChannel
 
-__all__ = [
-    "check_peer",
-    "may_listen",
-    "open_channel",
-    "token_for",
-    "untrusted",
-]
-
 _LISTEN: Final = "0A"
 
 _log = Logger("dragoman.tls")

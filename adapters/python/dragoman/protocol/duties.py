@@ -14,18 +14,6 @@ from dragoman.v1 import adapter_pb2, event_pb2
 from google.protobuf.message import Message
 from msgspec import Struct
 
-__all__ = [
-    "ALL_DUTIES",
-    "Rule",
-    "Who",
-    "declarations",
-    "duties",
-    "fields",
-    "is_set",
-    "meanings",
-    "unsupported",
-]
-
 Who = Literal["adapter", "optional", "adapter_or_router", "adapter_or_refused", "router"]
 """See ``meanings``."""
 

@@ -17,8 +17,6 @@ from msgspec import Struct, field
 if TYPE_CHECKING:  # imported when first needed
     import httpx2
 
-__all__ = ["Call", "EgressGate", "IpAddress", "Network", "RefusedError", "Target", "send_checked", "target_of"]
-
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 

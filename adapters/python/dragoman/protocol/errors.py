@@ -35,20 +35,6 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from msgspec import Struct
 
-__all__ = [
-    "DOMAIN",
-    "STATUS_BY_REASON",
-    "DragomanError",
-    "FieldViolation",
-    "Reason",
-    "from_rpc_error",
-    "invalid",
-    "invalid_fields",
-    "is_explained",
-    "not_supported",
-    "to_status",
-]
-
 DOMAIN = "dragoman"
 """ErrorInfo.domain of every status."""
 

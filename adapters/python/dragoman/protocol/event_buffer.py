@@ -23,16 +23,6 @@ from dragoman.protocol.wire import RESULT, peek
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
 
-__all__ = [
-    "ENTRY_BYTES",
-    "EventBuffer",
-    "EventReader",
-    "Reader",
-    "SequenceAheadError",
-    "SharedBound",
-    "SlowReaderError",
-]
-
 _CHUNK_EVENTS = 256
 _CHUNK_BYTES = 256 * 1024
 """Events that a reader takes at once: so many, and no more once they have so many bytes. So a long replay lets others

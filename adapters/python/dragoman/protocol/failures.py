@@ -2,11 +2,6 @@
 
 from dragoman.v1 import event_pb2 as pb
 
-__all__ = [
-    "is_passing",
-    "is_retryable",
-]
-
 _RETRYABLE = frozenset(
     {
         pb.FAILURE_KIND_QUOTA_EXCEEDED,

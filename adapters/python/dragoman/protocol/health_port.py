@@ -13,8 +13,6 @@ from dragoman.protocol.logs import Logger
 from dragoman.protocol.server import Context
 from grpc_health.v1 import health_pb2
 
-__all__ = ["LIVENESS", "health_served"]
-
 LIVENESS: Final = "liveness"
 """The name of no service, which serves as long as the process answers: also while it starts or drains."""
 

@@ -8,18 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dragoman.v1 import adapter_pb2 as pb
 
-__all__ = [
-    "RUN_ID_METADATA_KEY",
-    "RUN_TOKEN_METADATA_KEY",
-    "RequestDigests",
-    "is_adapter_type",
-    "is_run_id",
-    "near_names",
-    "new_input_id",
-    "new_instance_id",
-    "new_run_id",
-]
-
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ADAPTER_TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 

@@ -3,8 +3,6 @@
 import re
 from typing import Final
 
-__all__ = ["HEAD_BYTES", "image_type", "is_image"]
-
 HEAD_BYTES: Final = 16
 """How much of a file shows what image it is."""
 _BEGINNINGS: Final = {

@@ -9,10 +9,6 @@ from typing import Final
 
 from dragoman.v1 import event_pb2 as pb
 
-__all__ = [
-    "ItemLengths",
-]
-
 _MOST_ITEMS: Final = 1024
 """Items that are remembered; those that were not used for longest are forgotten, and then taken as they come."""
 

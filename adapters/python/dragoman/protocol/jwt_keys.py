@@ -13,8 +13,6 @@ from dragoman.protocol.addresses import AddressError, is_loopback
 from dragoman.protocol.private import read_protected
 from msgspec import Struct
 
-__all__ = ["KeySource", "fetch_keys"]
-
 _WAIT_S: Final = 3.0
 _MOST_BYTES: Final = 1 << 20
 _WELL_KNOWN: Final = "/.well-known/openid-configuration"

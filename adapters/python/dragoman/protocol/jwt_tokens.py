@@ -15,8 +15,6 @@ from dragoman.protocol.private import file_stamp
 from dragoman.protocol.run_tokens import RunTokens
 from dragoman.protocol.trust import Issuer, RunTokenRule, Trust
 
-__all__ = ["JwtCallers", "JwtError"]
-
 _FRESH_S: Final = 300.0
 """How long keys are used before they are looked for again."""
 _AGAIN_S: Final = 10.0

@@ -10,10 +10,6 @@ from collections.abc import Callable
 
 from dragoman.protocol.limits import SERVER_ENDED_GRACE_S
 
-__all__ = [
-    "KeepaliveStreams",
-]
-
 
 class KeepaliveStreams:
     """Counts holding streams and calls back when the run is orphaned.

@@ -1,38 +1,7 @@
 """Sizes and times of the protocol, and the gRPC options that follow from them, in one place.
 
-Sizes are bytes, times are seconds. Sources: protocol.md §2 and §8 as comments beside the numbers in proto/.
+Sizes are bytes, times are seconds. The comments of ``proto/`` repeat those that are part of the contract.
 """
-
-__all__ = [
-    "BACKLOG_BYTES",
-    "CLIENT_ORPHAN_AFTER_S",
-    "DEFAULT_GRACE_S",
-    "DEFAULT_INPUT_TIMEOUT_S",
-    "HEARTBEAT_AFTER_S",
-    "KEEPALIVE_S",
-    "LONGEST_WAIT_S",
-    "MAX_BATCH_BYTES",
-    "MAX_BATCH_EVENTS",
-    "MAX_EVENT_BYTES",
-    "MAX_LINE_BYTES",
-    "MAX_NATIVE_BYTES",
-    "MAX_ORPHAN_AFTER_S",
-    "MAX_REQUEST_BYTES",
-    "MAX_RETAINED_RUNS",
-    "MAX_TRAILER_BYTES",
-    "MIB",
-    "MOST_SECONDS",
-    "PING_TIMEOUT_S",
-    "READER_LAG_BYTES",
-    "REATTACH_S",
-    "RETAIN_FINISHED_S",
-    "ROUTER_ORPHAN_AFTER_S",
-    "RUN_BUFFER_BYTES",
-    "SERVER_ENDED_GRACE_S",
-    "ChannelOption",
-    "channel_options",
-    "server_options",
-]
 
 MIB = 1024 * 1024
 

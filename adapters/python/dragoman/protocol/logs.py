@@ -9,17 +9,6 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from typing import Any, Final, Literal, TextIO
 
-__all__ = [
-    "LineLogger",
-    "LogFormat",
-    "Logger",
-    "begin_context",
-    "bind_context",
-    "configure_logs",
-    "failure_fields",
-    "where_it_failed",
-]
-
 LogFormat = Literal["json", "console", "auto"]
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}

@@ -16,8 +16,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["Metrics"]
-
 _RUN_BUCKETS_S: Final = (1, 5, 15, 60, 300, 900, 3600, 14400)
 _DELAY_BUCKETS_S: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2)
 _LOOK_S: Final = 1.0

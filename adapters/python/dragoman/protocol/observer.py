@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-__all__ = ["Level", "Observer"]
-
 
 class Level(Struct, frozen=True):
     """A number, or one for each adapter, that is read when it is asked for.

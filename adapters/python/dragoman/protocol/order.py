@@ -33,16 +33,6 @@ from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
 from dragoman.protocol.wire import FIELD_BY_KIND, NEVER_BATCHED
 from dragoman.v1 import event_pb2 as pb
 
-__all__ = [
-    "EPHEMERAL_ALLOWED",
-    "EPHEMERAL_ONLY",
-    "TABLE",
-    "UNKNOWN",
-    "OrderChecker",
-    "OrderError",
-    "Phase",
-]
-
 
 class Phase(enum.Enum):
     """Where a run's stream stands."""

@@ -13,8 +13,6 @@ from google.protobuf import json_format, struct_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-__all__ = ["fit_event", "redact_event", "redact_json", "redact_written", "redacted_error", "split_text"]
-
 _SPARE_BYTES = 4096
 """Room for what is written after the cut: the count of it, and longer length prefixes."""
 _LONGEST_LEAF = 2 * MAX_EVENT_BYTES

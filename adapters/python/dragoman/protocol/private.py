@@ -22,21 +22,6 @@ from typing import Final
 
 from dragoman.protocol.addresses import AddressError, connected
 
-__all__ = [
-    "ROUTER_VARIABLE",
-    "TOKEN_VARIABLE",
-    "check_socket_path",
-    "default_address",
-    "file_stamp",
-    "hold_socket_path",
-    "make_default_directory",
-    "make_token",
-    "open_lock",
-    "read_protected",
-    "read_token",
-    "token_path",
-]
-
 TOKEN_VARIABLE: Final = "DRAGOMAN_TOKEN"  # noqa: S105 - the variable's name
 """Environment variable with a token: what a client sends, what a server asks for, instead of the file's."""
 ROUTER_VARIABLE: Final = "DRAGOMAN_ROUTER"

@@ -18,11 +18,6 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
-__all__ = [
-    "REFLECTION_SERVICES",
-    "reflection_handlers",
-]
-
 REFLECTION_SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 """The names under which reflection is served."""
 

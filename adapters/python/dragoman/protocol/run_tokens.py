@@ -21,8 +21,6 @@ from dragoman.protocol.trust import RunTokenRule
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm
 from msgspec import Struct
 
-__all__ = ["ADAPTER_SCOPES", "AGENT_SCOPES", "LONGEST_S", "ROUTER_AUDIENCE", "RunOf", "RunTokens"]
-
 ROUTER_AUDIENCE: Final = "dragoman"
 """The claim ``aud`` of tokens for the router itself."""
 LONGEST_S: Final = 24 * 3600.0

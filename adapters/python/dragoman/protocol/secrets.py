@@ -3,11 +3,6 @@
 import re
 from typing import Final
 
-__all__ = [
-    "SHORTEST_SECRET",
-    "is_plain_word",
-]
-
 SHORTEST_SECRET: Final = 6
 """Characters. A shorter value is not looked for in texts: it stands in too many words by chance."""
 

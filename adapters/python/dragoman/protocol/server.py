@@ -44,20 +44,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from msgspec import Struct
 
-__all__ = [
-    "Context",
-    "DragomanServer",
-    "Drainable",
-    "Method",
-    "PeerGoneError",
-    "draining",
-    "send_head",
-    "service_handler",
-    "slow_consumer",
-    "stream_events",
-    "write_event",
-]
-
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 """The context of one RPC; responses may be messages or serialized bytes."""
 

@@ -5,11 +5,6 @@ from collections.abc import Collection
 
 from dragoman.v1 import event_pb2 as pb
 
-__all__ = [
-    "misfit",
-    "read_handle",
-]
-
 
 def read_handle(handle: pb.SessionHandle) -> tuple[str, str]:
     """Return native id and cwd of a handle; Paperclip's ``{sessionId, cwd}`` in ``params`` is enough."""

@@ -5,11 +5,6 @@ import contextlib
 from collections.abc import Callable
 from types import TracebackType
 
-__all__ = [
-    "Signal",
-    "interruptible",
-]
-
 
 class Signal:
     """Is set once, and then calls back. Small, as each run and each stream has some."""

@@ -12,8 +12,6 @@ from dragoman.protocol.tracing import Tracing
 if TYPE_CHECKING:
     from dragoman.protocol.metrics import Metrics
 
-__all__ = ["load_metrics", "load_tracing"]
-
 _ON: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER")
 
 _log = Logger("dragoman.telemetry")

@@ -7,8 +7,6 @@ from dragoman.protocol.redaction.public_values import public_data, public_settin
 from dragoman.protocol.texts import JsonObject, JsonValue, struct_values
 from dragoman.v1 import adapter_pb2
 
-__all__ = ["template_values"]
-
 _CAPITAL: Final = re.compile("(?<=[a-z0-9])([A-Z])")
 _ALIASES: Final = (("taskId", "issueId"), ("wakeCommentId", "commentId"), ("linkedIssueIds", "issueIds"))
 """Names of one value of the context; a template may use either."""

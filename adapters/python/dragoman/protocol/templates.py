@@ -12,8 +12,6 @@ from dragoman.protocol.limits import MAX_REQUEST_BYTES
 from dragoman.protocol.texts import JsonValue, compact
 from msgspec import Struct
 
-__all__ = ["Rendered", "TemplateSizeError", "default_prompt", "render"]
-
 _CONTINUE: Final = "Continue your {{brand.name}} work."
 
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\s*\}\}")

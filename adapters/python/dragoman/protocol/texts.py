@@ -7,18 +7,6 @@ from typing import Final, TypeAlias
 from google.protobuf import struct_pb2
 from google.protobuf.descriptor import EnumDescriptor
 
-__all__ = [
-    "JsonObject",
-    "JsonValue",
-    "compact",
-    "cut_text",
-    "enum_name",
-    "struct_values",
-    "utf8_bytes",
-    "well_formed",
-    "whole_number",
-]
-
 _EXACT_INTEGERS: Final = 2.0**53  # beyond, neighbouring integers share a double
 
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"

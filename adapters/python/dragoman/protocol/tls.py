@@ -10,12 +10,6 @@ from dragoman.protocol.addresses import TLS_CA, TLS_CERT, AddressError
 from dragoman.protocol.logs import Logger
 from msgspec import Struct
 
-__all__ = [
-    "TlsFiles",
-    "client_files",
-    "server_credentials",
-]
-
 TLS_KEY: Final = "DRAGOMAN_TLS_KEY"
 """The variable with the path of the certificate's key."""
 

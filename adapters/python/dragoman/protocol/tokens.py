@@ -27,16 +27,6 @@ from dragoman.protocol.private import (
     user_state_path,
 )
 
-__all__ = [
-    "ScopedTokens",
-    "StoredToken",
-    "TokenFileError",
-    "create_token",
-    "revoke_token",
-    "stored_tokens",
-    "tokens_path",
-]
-
 TOKENS_VARIABLE: Final = "DRAGOMAN_TOKENS"
 """Environment variable with the path of the file."""
 

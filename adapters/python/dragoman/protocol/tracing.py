@@ -16,18 +16,6 @@ from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
 
-__all__ = [
-    "NO_TRACE",
-    "TRACEPARENT",
-    "RunSpan",
-    "Trace",
-    "Tracing",
-    "bind_trace",
-    "current_trace",
-    "outgoing_trace",
-    "received_trace",
-]
-
 TRACEPARENT: Final = "traceparent"
 """The key of gRPC metadata, and in upper case the environment variable, by which a trace is passed on."""
 _STATE: Final = "tracestate"

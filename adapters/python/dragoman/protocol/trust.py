@@ -13,19 +13,6 @@ from dragoman.protocol.caller import Caller, unknown_scopes
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import file_stamp, read_protected
 
-__all__ = [
-    "TRUST_VARIABLE",
-    "ClaimGrant",
-    "Grant",
-    "Identity",
-    "Issuer",
-    "RunTokenRule",
-    "Trust",
-    "TrustFile",
-    "named_trust",
-    "parse_trust",
-]
-
 TRUST_VARIABLE: Final = "DRAGOMAN_TRUST"
 """Environment variable with the path of the file."""
 

@@ -9,8 +9,6 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2
 from google.protobuf.message import DecodeError
 
-__all__ = ["INSECURE_VARIABLE", "WaryChannel", "WrappedChannel"]
-
 INSECURE_VARIABLE: Final = "DRAGOMAN_INSECURE_SECRETS"
 """Environment variable: 1 sends requests with secrets to peers that are not authenticated."""
 

@@ -14,20 +14,6 @@ from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import DecodeError
 
-__all__ = [
-    "BATCH",
-    "FIELD_BY_KIND",
-    "KIND_BY_FIELD",
-    "NEVER_BATCHED",
-    "RESULT",
-    "MalformedEventError",
-    "Peek",
-    "join",
-    "peek",
-    "split",
-    "unroll",
-]
-
 _BODIES = pb.AgentEvent.DESCRIPTOR.oneofs_by_name["body"].fields
 
 KIND_BY_FIELD: dict[int, str] = {field.number: field.name for field in _BODIES}

@@ -8,12 +8,6 @@ from typing import Final
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
 
-__all__ = [
-    "EFFECTS",
-    "WorkSeen",
-    "note_work",
-]
-
 EFFECTS: Final = frozenset(
     {"tool_call", "tool_output", "tool_result", "file_change", "input_request", "input_resolved", "subagent"}
 )

@@ -1,3 +1,1 @@
 """Secrets: where they come from, what they look like, and how they are taken out of texts."""
-
-__all__ = []

@@ -10,8 +10,6 @@ from typing import Final
 from dragoman.protocol.secrets import SHORTEST_SECRET
 from msgspec import Struct
 
-__all__ = ["GRAM", "View", "forms_of", "has_escapes", "interruptions"]
-
 GRAM: Final = SHORTEST_SECRET
 """No form is shorter than so many characters."""
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from dragoman.protocol.redaction.forms import GRAM
 
-__all__ = ["LONG", "Index"]
-
 LONG: Final = 13
 """Characters from which on a form is a long one: for such, only every eighth place of a text is looked at."""
 _FEW: Final = 32  # short forms that are searched one by one

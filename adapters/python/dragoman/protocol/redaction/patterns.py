@@ -11,23 +11,6 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = [
-    "REDACTED",
-    "KeyKind",
-    "command_values",
-    "is_caller_secret",
-    "is_caller_secret_name",
-    "is_numeric",
-    "is_secret_entry",
-    "is_secret_flag",
-    "is_secret_key",
-    "key_kind",
-    "looks_random",
-    "mask_command",
-    "mask_forms",
-    "names_secret",
-]
-
 REDACTED: Final = "[redacted]"
 """What stands where a secret stood."""
 

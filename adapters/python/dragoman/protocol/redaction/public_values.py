@@ -7,8 +7,6 @@ from typing import Final
 from dragoman.protocol.redaction.patterns import KeyKind, is_numeric, key_kind
 from dragoman.protocol.texts import JsonObject, JsonValue
 
-__all__ = ["public_data", "public_settings"]
-
 # Outside of settings, "key" alone is too common a word (issueKey, taskKey) to hide what is under it.
 _CREDENTIAL: Final = (
     "(?i)token|secret|password|passwd|passphrase|authorization|cookie|(?:api|access|private)[-_ ]?key"

@@ -35,8 +35,6 @@ from dragoman.protocol.redaction.patterns import (
 from dragoman.protocol.secrets import SHORTEST_SECRET
 from dragoman.protocol.texts import JsonValue
 
-__all__ = ["Redactor", "Span", "StreamRedactor"]
-
 _DEEPEST: Final = 200  # levels of a JSON value that are walked; frames of agents have a dozen
 
 Span = tuple[int, int]

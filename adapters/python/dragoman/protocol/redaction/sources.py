@@ -16,8 +16,6 @@ from dragoman.protocol.secrets import is_plain_word
 from dragoman.v1 import adapter_pb2
 from google.protobuf import struct_pb2
 
-__all__ = ["argument_secrets", "is_searchable", "request_secrets", "url_secrets", "variable_secrets"]
-
 _CREDENTIAL: Final = re.compile(r"^(?i:bearer|basic|token) +(\S+)$")
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
 _MAPS_OF_VARIABLES: Final = frozenset({"env", "headers"})
