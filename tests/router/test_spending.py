@@ -1,15 +1,23 @@
 """What runs that live at once share as their spending is counted: reads of the log, and the way in."""
 
 import asyncio
-from types import SimpleNamespace
+from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.spending import Account, LabelBudget, Spent
+from dragoman.router.model.tasks import Tasks
 from dragoman.router.runs import spending
+from dragoman.router.runs.state import Progress, Streaming
+from dragoman.router.storage.database import StoreError
 from dragoman.v1 import event_pb2 as pb
 
+from tests.router.runs.diagram import AT
+
+BUDGET = LabelBudget("b", pb.Budget(tool_calls=1), "total")
 ACCOUNT = Account("b", "", 0, 0)
 
 
@@ -17,66 +25,95 @@ async def nothing() -> None:
     """Do nothing."""
 
 
-async def test_those_that_ask_during_a_read_share_the_next_one() -> None:
-    began, may_go, number = asyncio.Event(), asyncio.Event(), 0
+def a_run() -> Any:
+    """Return a run at its adapter."""
+    run = Mock(record=RunRecord("r", "fake", 1.0), state=Streaming(Progress(), AT), is_ending=False, tasks=TASKS)
+    run.ledger.begin = nothing
+    return run
 
-    async def read(_account: Account) -> Spent:
-        nonlocal number
-        number += 1
+
+TASKS = Tasks()
+
+
+def counting(spent: Callable[[Account], Awaitable[Spent]]) -> spending.Spending:
+    log = Mock(settled=nothing)
+    log.store.spending.spent = spent
+    return spending.Spending(log, Mock(budget=pb.Budget, budgets=lambda: [BUDGET]))
+
+
+def use(run: Any) -> None:
+    """Have a run use more."""
+    number = len(run.record.spent) and run.record.spent[ACCOUNT].tool_calls
+    run.spending.take(pb.AgentEvent(tool_call=pb.ToolCall(id=str(number))), "tool_call")
+
+
+async def test_runs_that_are_due_during_a_read_share_the_next_one() -> None:
+    began, may_go, reads = asyncio.Event(), asyncio.Event(), list[Account]()
+    may_go.set()
+
+    async def read(account: Account) -> Spent:
+        reads.append(account)
         began.set()
         await may_go.wait()
-        return Spent(cost=number)
+        return Spent()
 
-    log: Any = SimpleNamespace(settled=nothing, store=SimpleNamespace(spending=SimpleNamespace(spent=read)))
-    reads = spending._SharedReads(log)
-    first = asyncio.create_task(reads.total(ACCOUNT))
+    at = counting(read)
+    runs = [a_run() for _ in range(9)]
+    for run in runs:
+        await at.admit(run)
+    await compared()
+    reads.clear()
+    began.clear()
+    may_go.clear()
+    use(runs[0])
     await began.wait()
-    others = [asyncio.create_task(reads.total(ACCOUNT)) for _ in range(9)]
+    for run in runs:
+        use(run)  # which the read may have missed
     may_go.set()
-    assert await first == Spent(cost=1)
-    assert await asyncio.gather(*others) == [Spent(cost=2)] * 9  # the first may have missed what they wrote
-    assert await reads.total(ACCOUNT) == Spent(cost=3)
+    await compared()
+    assert reads == [ACCOUNT] * 2
+
+
+async def test_sums_that_cannot_be_read_are_compared_once_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spending, "_AGAIN_S", 0.0)
+    answers: list[Spent | StoreError] = [Spent(), StoreError("gone"), StoreError("gone"), Spent(tool_calls=1)]
+
+    async def read(_account: Account) -> Spent:
+        answer = answers.pop(0)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    run = a_run()
+    await counting(read).admit(run)
+    run.spending.take(pb.AgentEvent(started=pb.Started()), "started")
+    await compared()
+    assert answers == []
+    ((code, text),) = [call.args for call in run.notices.warn.call_args_list]
+    assert (code, text) == ("budget_warning", "Runs have used 1 of 1 tool call of the router's budget 'b'.")
 
 
 async def test_a_run_waits_for_others_that_start_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spending, "_TURN_S", 0.0)
-    budget, begun = LabelBudget("b", pb.Budget(tool_calls=1), "total"), asyncio.Event()
 
-    async def begin() -> None:
-        begun.set()
-
-    requests: Any = SimpleNamespace(budget=pb.Budget, budgets=lambda: [budget])
-    run: Any = SimpleNamespace(
-        record=SimpleNamespace(accepted_at=1.0, labels={}), ledger=SimpleNamespace(begin=begin), spending=None
-    )
-    log: Any = SimpleNamespace()
-    counting = spending.Spending(log, requests)
-    async with counting._one_at_a_time:
-        with pytest.raises(DragomanError) as error:
-            await counting.admit(run)
-    assert error.value.reason is Reason.RUN_LOG_UNAVAILABLE
-    assert begun.is_set()
-    assert not counting._one_at_a_time.locked()
-
-
-async def test_to_count_a_run_may_take_long_once_it_is_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spending, "_TURN_S", 0.0)
-    left = [pb.Budget(tool_calls=1)]
-
-    async def begin() -> list[pb.Budget]:
-        for _ in range(3):
+    async def read(_account: Account) -> Spent:
+        for _ in range(3):  # which may take long once it is its turn
             await asyncio.sleep(0)
-        return left
+        return Spent()
 
-    requests: Any = SimpleNamespace(budget=pb.Budget)
-    run: Any = SimpleNamespace(ledger=SimpleNamespace(begin=nothing_begins), spending=None)
-    log: Any = SimpleNamespace()
-    counting, counted = spending.Spending(log, requests), SimpleNamespace(begin=begin)
-    monkeypatch.setattr(counting, "of", lambda _run: counted)
-    assert await counting.admit(run) == left
-    assert run.spending is counted
-    assert not counting._one_at_a_time.locked()
+    at, run = counting(read), a_run()
+    run.spending = None
+    async with at._one_at_a_time:
+        with pytest.raises(DragomanError) as error:
+            await at.admit(run)
+    assert error.value.reason is Reason.RUN_LOG_UNAVAILABLE
+    assert run.spending is None
+    assert not at._one_at_a_time.locked()
+    assert await at.admit(run) == [pb.Budget(tool_calls=1)]
+    assert not at._one_at_a_time.locked()
 
 
-async def nothing_begins() -> None:
-    """Begin nothing."""
+async def compared() -> None:
+    """Wait until no task compares any more."""
+    while TASKS._tasks:
+        await asyncio.wait(set(TASKS._tasks))

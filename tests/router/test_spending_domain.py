@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 import pytest
-from dragoman.protocol.budgets import Decision, Used
+from dragoman.protocol.budgets import Used
 from dragoman.protocol.errors import Reason
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.spending import Account, LabelBudget, Spent
@@ -113,22 +113,30 @@ def test_a_refusal_says_which_budget_and_until_when() -> None:
 
 
 def test_notices_and_failures_name_the_budget() -> None:
-    cap = spending.Reached("cost", "1.6 EUR", "2 EUR")
-    assert spending.warning(TEAM, OF_A, cap) == (
-        "Runs have used 1.6 EUR of 2 EUR of the router's budget 'team' of label:team 'a'."
-    )
-    failure = spending.failure(TEAM, OF_A, cap)
+    notices, changes = list[tuple[str, str]](), list[bool]()
+    record = RunRecord("r", "fake", 0.0)
+    tally = spending.Tally(record, [(TEAM, OF_A)], lambda *notice: notices.append(notice), changes.append)
+    tally.note()
+    tally.take(pb.AgentEvent(usage=pb.Usage(cost=pb.Cost(amount="1", currency="USD"))), "usage")
+    assert (record.spent, changes) == ({OF_A: Spent(runs=1)}, [True])
+    assert tally.compare(TEAM, OF_A, Spent(cost=1_600_000_000)) is None
+    assert tally.compare(TEAM, OF_A, Spent(cost=2_000_000_000, runs=9)) is None
+    ending = tally.compare(TEAM, OF_A, Spent(cost=2_100_000_000))
+    assert tally.compare(TEAM, OF_A, Spent(cost=2_200_000_000)) is None
+    assert notices == [
+        ("budget_unknown", "Cost in 'USD' does not count towards the router's budgets in EUR."),
+        ("budget_warning", "Runs have used 1.6 EUR of 2 EUR of the router's budget 'team' of label:team 'a'."),
+    ]
+    assert ending is not None
+    failure = ending.failure
     assert (failure.kind, failure.code, failure.retryable) == (
         pb.FAILURE_KIND_BUDGET_EXCEEDED,
         "router_budget_cost",
         False,
     )
     assert failure.message == (
-        "The run and others exceeded the router's budget 'team' of label:team 'a': they used 1.6 EUR of 2 EUR."
+        "The run and others exceeded the router's budget 'team' of label:team 'a': they used 2.1 EUR of 2 EUR."
         " Resume the session when there is more."
-    )
-    assert spending.uncounted(Decision("unknown", "cost", "USD", "EUR")) == (
-        "Cost in 'USD' does not count towards the router's budgets in EUR."
     )
 
 

@@ -21,18 +21,18 @@ from dragoman.router.runs.state import (
 )
 from dragoman.v1 import event_pb2 as pb
 
-_AT: Final = Dispatched("unix:/sidecar.sock", "instance")
+AT: Final = Dispatched("unix:/sidecar.sock", "instance")
 _RESULT: Final = pb.Result(outcome=pb.OUTCOME_FAILED, failure=pb.Failure(message="failed"))
 _EVENT: Final = to.Durable(2, b"event")
 _ERROR: Final = DragomanError(Reason.ADAPTER_UNAVAILABLE, "unavailable")
 
-BEGINNINGS: Final[tuple[Live, ...]] = (Queued(), Recovering(INHERITED, _AT))
+BEGINNINGS: Final[tuple[Live, ...]] = (Queued(), Recovering(INHERITED, AT))
 """The states of a newly accepted run, and of one that failover recovers."""
 
 INPUTS: Final[tuple[to.Input, ...]] = (
     to.StatusReported(pb.State(phase=pb.RUN_PHASE_QUEUED)),
     to.StatusReported(pb.State(phase=pb.RUN_PHASE_RETRYING)),
-    to.Assigned(_AT),
+    to.Assigned(AT),
     to.Accepted(),
     to.Declined(),
     to.Disconnected(),

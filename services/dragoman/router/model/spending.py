@@ -56,10 +56,6 @@ class Spent(Struct, frozen=True):
     tool_calls: int = 0
     runs: int = 0
 
-    def most(self, other: "Spent") -> "Spent":
-        """Return the larger one of each amount."""
-        return Spent(*(max(getattr(self, name), getattr(other, name)) for name in AMOUNTS))
-
 
 AMOUNTS: Final = Spent.__struct_fields__
 """The names of the amounts, in order."""

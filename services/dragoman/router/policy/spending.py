@@ -1,11 +1,11 @@
 """Budgets of an operator over many runs: which apply to a run, what is left, and when they are spent. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
-from dragoman.protocol.budgets import Decision, Used, amount_text, lowered_budget, narrowed_budget
+from dragoman.protocol.budgets import BudgetMeter, Used, amount_text, lowered_budget, narrowed_budget
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.spending import AMOUNTS, LABEL, Account, LabelBudget, Period, Spent
@@ -13,7 +13,11 @@ from dragoman.router.policy.duties import unkept_caps
 from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
+from msgspec.structs import replace
 
+COUNTED: Final = frozenset({"usage", "tool_call", "started", "attempt_ended", "result"})
+"""Kinds of events that say what a run has used."""
+_HIGHEST: Final = "999999999999"
 _CURRENCY: Final = "USD"
 _BILLION: Final = 10**9
 _MOST: Final = 10**15
@@ -156,20 +160,93 @@ def refusal(budget: LabelBudget, account: Account, cap: Reached) -> DragomanErro
     )
 
 
-def warning(budget: LabelBudget, account: Account, cap: Reached) -> str:
-    """Return the text of a notice that much of a budget is spent."""
-    return f"Runs have used {cap.spent} of {cap.limit} of {described(budget, account)}."
+class Tally:
+    """What one run uses of the budgets that apply to it.
 
+    Args:
+        record: the run; it gets what is spent.
+        accounts: the budgets, each with the run's account.
+        warn: emits a notice: a code and a text.
+        changed: called when more is spent; with whether the sums are to be compared, as a budget caps that.
+    """
 
-def failure(budget: LabelBudget, account: Account, cap: Reached) -> pb.Failure:
-    """Return the failure of a run that ends as a budget is exceeded."""
-    message = (
-        f"The run and others exceeded {described(budget, account)}: they used {cap.spent} of {cap.limit}."
-        " Resume the session when there is more."
-    )
-    return pb.Failure(
-        kind=pb.FAILURE_KIND_BUDGET_EXCEEDED, code=f"router_budget_{cap.cap}", message=message, retryable=False
-    )
+    def __init__(
+        self,
+        record: RunRecord,
+        accounts: list[tuple[LabelBudget, Account]],
+        warn: Callable[[str, str], None],
+        changed: Callable[[bool], None],
+    ) -> None:
+        self.accounts = accounts
+        self._record = record
+        self._warn = warn
+        self._changed = changed
+        # A budget without a cap on cost has no currency.
+        self._meters = {
+            budget.caps.currency: BudgetMeter(pb.Budget(cost=_HIGHEST, currency=budget.caps.currency))
+            for budget, _account in accounts
+        }
+        self._warned: set[Account] = set()
+        self._ending: pb.Result | None = None
+        """How the run ends, as a budget is exceeded."""
+
+    def take(self, event: pb.AgentEvent, kind: str | None) -> None:
+        """Count a durable event of the run."""
+        if kind in COUNTED:
+            self.count(event)
+            self.note(begins=kind == "started")
+
+    def count(self, event: pb.AgentEvent) -> None:
+        """Count an event; what is spent then ``note`` says."""
+        for currency, meter in self._meters.items():
+            for decision in meter.take(event):
+                if decision.kind == "unknown" and currency:
+                    text = f"Cost in {decision.used!r} does not count towards the router's budgets in {currency}."
+                    self._warn("budget_unknown", text)
+
+    def note(self, *, begins: bool = False) -> None:
+        """Put into the record what is spent; a run that begins is to be compared with what others have spent."""
+        before, nothing = self._record.spent, Spent()
+        spent = {account: as_spent(self._meters[of.caps.currency].used, 1) for of, account in self.accounts}
+        if spent != before or begins:
+            self._record.spent = spent
+            self._changed(
+                begins
+                or any(is_nearer(of, before.get(account, nothing), spent[account]) for of, account in self.accounts)
+            )
+
+    def compare(self, budget: LabelBudget, account: Account, total: Spent) -> pb.Result | None:
+        """Compare what all runs have spent in an account with its budget; return how the run ends if that is more."""
+        if account not in self._warned and (near := reached(budget, total, budget.warn_percent)) is not None:
+            self._warned.add(account)
+            text = f"Runs have used {near.spent} of {near.limit} of {described(budget, account)}."
+            self._warn("budget_warning", text)
+        # How many runs there are decides about those that start.
+        cap = reached(budget, replace(total, runs=0), 100, beyond=True)
+        if cap is None or self._ending is not None:
+            return None
+        message = (
+            f"The run and others exceeded {described(budget, account)}: they used {cap.spent} of {cap.limit}."
+            " Resume the session when there is more."
+        )
+        kind, code = pb.FAILURE_KIND_BUDGET_EXCEEDED, f"router_budget_{cap.cap}"
+        failure = pb.Failure(kind=kind, code=code, message=message, retryable=False)
+        self._ending = pb.Result(outcome=pb.OUTCOME_FAILED, failure=failure)
+        return self._ending
+
+    def ends(self, event: pb.AgentEvent) -> bool:
+        """Have a result say that the run ended as a budget was exceeded, if it did; return whether it is another."""
+        result, ending = event.result, self._ending
+        if result.failure.kind == pb.FAILURE_KIND_BUDGET_EXCEEDED:
+            names = " and ".join(described(budget, account) for budget, account in self.accounts)
+            result.failure.errors.append(f"Its budget was what was left of {names}, if that was less.")
+            return True
+        if ending is None or result.outcome == pb.OUTCOME_SUCCEEDED:
+            return False
+        result.outcome = ending.outcome
+        result.failure.kind, result.failure.code = ending.failure.kind, ending.failure.code
+        result.failure.message, result.failure.retryable = ending.failure.message, False
+        return True
 
 
 def bounded(
@@ -201,11 +278,6 @@ def bounded(
     if unkept:
         why.insert(0, f"The agent does not report {' and '.join(unkept)}, which the router's budgets cap.")
     return budget, " ".join(dict.fromkeys(why))
-
-
-def uncounted(decision: Decision) -> str:
-    """Return that cost in another currency is not counted."""
-    return f"Cost in {decision.used!r} does not count towards the router's budgets in {decision.limit}."
 
 
 def status(budget: LabelBudget, account: Account, spent: Spent) -> router_pb2.BudgetStatus:

@@ -7,7 +7,7 @@ Other modules read a run, give it inputs by ``send``, or await a state by ``unti
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.event_buffer import EventBuffer, SharedBound
@@ -26,6 +26,7 @@ from dragoman.router.model.run_record import RunRecord, router_failed
 from dragoman.router.model.tasks import Tasks, nothing
 from dragoman.router.policy.fallback import attempt_ended
 from dragoman.router.policy.next_step import Rules
+from dragoman.router.policy.spending import Tally
 from dragoman.router.runs import actions as do
 from dragoman.router.runs.course import Course
 from dragoman.router.runs.inputs import (
@@ -65,19 +66,6 @@ _STORED_S = 2.0
 """How long the result waits to be stored before it is published; only a log that is out of order takes longer."""
 
 _log = Logger("dragoman.router")
-
-
-class Spends(Protocol):
-    """What counts what a run spends."""
-
-    def take(self, event: pb.AgentEvent, kind: str | None) -> None:
-        """Count a durable event of the run."""
-
-    def ends(self, event: pb.AgentEvent) -> bool:
-        """Have a result say that the run ended as a budget was exceeded, if it did; return whether it is another."""
-
-    async def recall(self) -> None:
-        """Count what the run used at a router before this one."""
 
 
 class RunHost(Struct, frozen=True):
@@ -144,7 +132,7 @@ class Run(RunMachine):
         """The streams that keep the run alive."""
         self.session: RunSession | None = None
         """What becomes of its session; ``None`` if that is not stored here."""
-        self.spending: Spends | None = None
+        self.spending: Tally | None = None
         """Counts what it spends of the operator's budgets; ``None`` if none applies to it."""
         self.course = Course(Rules(adapter_pb2.Fallback()))
         """What may follow a failure: nothing, unless its attempts are planned."""

@@ -2,13 +2,12 @@
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Collection
 from typing import Final, TypeAlias
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
-from dragoman.protocol.wire import FIELD_BY_KIND, peek
 from dragoman.router.model.errors import finished
+from dragoman.router.storage.reader import events_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
@@ -47,12 +46,12 @@ async def recorded(
     """
     with contextlib.closing(reader):
         if isinstance(request, adapter_pb2.SendRequest):
-            async for event in _events(reader, end, {"input_accepted"}):
+            async for event in events_of(reader, end, {"input_accepted"}):
                 if event.input_accepted.input_id == request.input_id:
                     return repeat_input(request, event)
         elif isinstance(request, adapter_pb2.RespondRequest):
             may_be_requested, asked = False, request.request_id
-            async for event in _events(reader, end, {"gap", "input_request", "input_resolved"}):
+            async for event in events_of(reader, end, {"gap", "input_request", "input_resolved"}):
                 # Where events are missing, it may have been one of them.
                 may_be_requested = may_be_requested or event.HasField("gap") or event.input_request.id == asked
                 if event.input_resolved.id == asked:
@@ -63,14 +62,6 @@ async def recorded(
                 facts = {"run_id": request.run_id, "request_id": asked}
                 raise DragomanError(Reason.REQUEST_NOT_FOUND, message, facts)
     raise error
-
-
-async def _events(reader: EventReader, end: int, kinds: Collection[str]) -> AsyncIterator[pb.AgentEvent]:
-    fields = {FIELD_BY_KIND[kind] for kind in kinds}
-    while reader.last_sequence < end and (events := await reader.read()):
-        for data in events:
-            if peek(data).field in fields:
-                yield pb.AgentEvent.FromString(data)
 
 
 def repeat_answer(

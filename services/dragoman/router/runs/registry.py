@@ -171,7 +171,6 @@ class RunRegistry:
             kept_by = SessionId(key.company_id, key.agent_id, record.adapter, key.task_key)
             run.session = self.sessions.follow(record, kept_by, run.notices.warn)
         self._add(run, stored.orphan_after, stored)
-        run.spending = self._spending.of(run)
         # A client that held it may come back, as after a stream that the server ended.
         run.keepalive.acquire()
         run.keepalive.release(by_server=True)
@@ -180,8 +179,7 @@ class RunRegistry:
     async def follow(self, run: Run) -> None:
         """Follow a run that was taken over, to its end, at the process that it is pinned to."""
         with self._admission.kept(run):
-            if run.spending is not None:
-                await run.spending.recall()
+            await self._spending.recall(run)
             await UpstreamStream(run, self._host.clock, self._reattach_s).follow_on()
 
     def _add(self, run: Run, orphan_after_s: float, stored: StoredRun | None = None) -> Run:

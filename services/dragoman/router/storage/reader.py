@@ -1,9 +1,9 @@
 """Reading a run from the log, and then from memory while it is live."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Collection
 
-from dragoman.protocol.event_buffer import EventBuffer, Reader, SlowReaderError
-from dragoman.protocol.wire import peek
+from dragoman.protocol.event_buffer import EventBuffer, EventReader, Reader, SlowReaderError
+from dragoman.protocol.wire import FIELD_BY_KIND, peek
 from dragoman.router.model.errors import log_unavailable, unknown_run
 from dragoman.router.model.stored import StoredEvents
 from dragoman.router.model.tasks import nothing
@@ -133,3 +133,12 @@ class StoredEventReader:
         gap = pb.Gap(from_sequence=self.last_sequence + 1, to_sequence=last, reason=pb.GAP_REASON_NOT_DURABLE)
         self.last_sequence = last
         return pb.AgentEvent(gap=gap, run_id=self._run_id).SerializeToString()
+
+
+async def events_of(reader: EventReader, end: int, kinds: Collection[str]) -> AsyncIterator[pb.AgentEvent]:
+    """Yield the events of some kinds up to a sequence, behind which a live run is not waited for."""
+    fields = {FIELD_BY_KIND[kind] for kind in kinds}
+    while reader.last_sequence < end and (events := await reader.read()):
+        for data in events:
+            if peek(data).field in fields:
+                yield pb.AgentEvent.FromString(data)

@@ -83,15 +83,6 @@ class SpendingTable:
         values: dict[str, Value] = {"budget": account.budget, "value": account.value, "since": account.since}
         return _spent((await self._database.fetch(sql, values))[0])
 
-    async def of_run(self, run_id: str) -> dict[Account, Spent]:
-        """Return what a run has spent, by account."""
-        sql = f"SELECT budget, value, since, until, {_COLUMNS} FROM spending WHERE run_id = :run_id"  # noqa: S608 - constants
-        rows = await self._database.fetch(sql, {"run_id": run_id})
-        return {
-            Account(str(row[0]), str(row[1]), cast("int", row[2]), cast("int", row[3])): _spent(row[4:])
-            for row in rows
-        }
-
     async def values(self, budget: str, since: int, after: str | None, size: int) -> list[tuple[str, Spent]]:
         """Return the values that have spent something of a budget, in order, with what they have.
 
