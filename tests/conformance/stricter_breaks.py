@@ -64,7 +64,18 @@ async def _break_off(call: Call, events: Events) -> Events:
         yield came
 
 
+def _schema(text: str) -> Break:
+    return answer("Describe", lambda _, came: setattr(came, "config_schema_json", text))
+
+
 STRICTER: dict[tuple[str, str], Break] = {
+    ("describe.config-schema", "is the schema of 'array'"): _schema('{"type": "array"}'),
+    ("describe.config-schema", "is no JSON Schema: properties.command.type: 'strng'"): _schema(
+        '{"type": "object", "properties": {"command": {"type": "strng"}}}'
+    ),
+    ("run.progressive", "the run ended as OUTCOME_FAILED (No disk.) without the event that was due"): request(
+        lambda execute: execute.env.update({"DRAGOMAN_SCRIPT": "fail=No disk."}), "before the gate"
+    ),
     ("session.resumes", "the agent does not receive the ID"): _only_claims(
         pb.SESSION_DISPOSITION_RESUME, is_copy=False
     ),

@@ -150,8 +150,9 @@ def test_what_is_declared_and_not_examined_is_named() -> None:
     ("arguments", "message"),
     [
         (("--only", "server.", "--only", "nosuch."), "no rule is 'nosuch.' or begins so"),
-        (("--junit", "/no/such/folder/junit.xml"), "the report '/no/such/folder/junit.xml' cannot be written"),
-        (("--html", "/no/such/folder/page.html"), "the report '/no/such/folder/page.html' cannot be written"),
+        (("--junit", "/no/such/folder/junit.xml"), "the file '/no/such/folder/junit.xml' cannot be written"),
+        (("--html", "/no/such/folder/page.html"), "the file '/no/such/folder/page.html' cannot be written"),
+        (("--log", "/no/such/folder/log"), "the file '/no/such/folder/log' cannot be written"),
     ],
 )
 def test_wrong_options_are_refused_before_the_run(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -205,6 +206,36 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+RAISES = """\
+import asyncio, os
+from dragoman.sdk import Run
+from tests.conformance.scripted import ScriptedAdapter, serving
+
+class Raising(ScriptedAdapter):
+    async def execute(self, run: Run):
+        raise KeyError("no such key")
+
+async def main():
+    async with serving(os.environ["DRAGOMAN_LISTEN"], Raising()):
+        print("serving", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_what_a_target_prints_is_kept_where_the_log_names_a_file(tmp_path: Path) -> None:
+    target = ("--agent", "script", "--only", "run.succeeds", "--", sys.executable, "-c", RAISES)
+    done = conformance(*target)
+    assert done.returncode == 1
+    assert done.stderr == "--log FILE keeps what the target prints, such as the traces of its failures.\n"
+    done = conformance("--log", tmp_path / "log", *target)
+    assert (done.returncode, done.stderr) == (1, "")
+    log = (tmp_path / "log").read_text()
+    assert log.startswith("serving\n")
+    assert "KeyError" in log
 
 
 def test_a_target_that_dies_is_one_message(tmp_path: Path) -> None:

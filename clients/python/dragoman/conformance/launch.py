@@ -133,7 +133,13 @@ async def is_serving(address: str) -> bool:
 
 @asynccontextmanager
 async def launched(
-    command: Sequence[str], folder: Path, *, address: str = "", is_awaited: bool = True, slowness: float = 1.0
+    command: Sequence[str],
+    folder: Path,
+    *,
+    address: str = "",
+    is_awaited: bool = True,
+    slowness: float = 1.0,
+    log: Path | None = None,
 ) -> AsyncIterator[Process]:
     """Start a target on a socket of its own; end all its processes afterwards.
 
@@ -143,16 +149,18 @@ async def launched(
         address: where it listens; a new Unix socket if empty.
         is_awaited: whether to wait until it serves.
         slowness: how many times as long as usual that may take.
+        log: the file for what it prints; None for one in the folder.
 
     Raises:
         LaunchError: it does not start.
+        OSError: the log cannot be written.
     """
     folder.mkdir()
     address = address or f"unix:{folder / 'adapter.sock'}"
     mark = secrets.token_hex(8)
     env = {**os.environ, "DRAGOMAN_LISTEN": address, MARK_VARIABLE: mark}
     argv = [part.replace("{listen}", address) for part in command]
-    log = folder / "log"
+    log = log or folder / "log"
     with log.open("wb") as output:
         try:
             child = await asyncio.create_subprocess_exec(

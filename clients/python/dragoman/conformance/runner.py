@@ -102,6 +102,7 @@ class Options(Struct, frozen=True):
         expected_failures: IDs of rules that the target is known to violate.
         at_once: how many checks run at the same time.
         check_s: how long one check may take, in seconds; real agents may start slowly.
+        log: the file for what the started target prints; ``None`` keeps none of it.
     """
 
     address: str = ""
@@ -115,6 +116,7 @@ class Options(Struct, frozen=True):
     expected_failures: frozenset[str] = frozenset()
     at_once: int = AT_ONCE
     check_s: float = CHECK_S
+    log: Path | None = None
 
 
 class Report(Struct, frozen=True):
@@ -170,6 +172,7 @@ async def run_checks(options: Options, on_progress: Callable[[Progress], object]
     Raises:
         LaunchError: the target cannot be started or reached, or is none.
         ValueError: the configuration is not a JSON object, or an entry of ``only`` fits no rule.
+        OSError: the log cannot be written.
     """
     began = time.monotonic()
     if unknown := [name for name in options.only if not any(rule_id.startswith(name) for rule_id in RULES)]:
@@ -181,7 +184,7 @@ async def run_checks(options: Options, on_progress: Callable[[Progress], object]
         process = None
         if options.command:
             process = await stack.enter_async_context(
-                launched(options.command, folder / "target", slowness=setup.slowness)
+                launched(options.command, folder / "target", slowness=setup.slowness, log=options.log)
             )
             address = process.address
         kit = await stack.enter_async_context(connected(address, setup, Seen()))

@@ -126,7 +126,7 @@ class Stream:
                     return event
             if message is None:
                 self._require_performed()
-                raise Violation(f"{self.rpc}: the stream ended without the event that was due")
+                raise Violation(f"{self.rpc}: {_ending(self)} without the event that was due")
 
     async def rest_or_status(self) -> None:
         """Read to the end.
@@ -171,6 +171,13 @@ class Stream:
     def cancel(self) -> None:
         """End the call, as a client that goes away does."""
         self._call.cancel()
+
+
+def _ending(stream: Stream) -> str:
+    for result in stream.of("result"):
+        why = f" ({result.failure.message[:300]})" if result.failure.message else ""
+        return f"the run ended as {outcome_name(result.outcome)}{why}"
+    return "the stream ended"
 
 
 def first(stream: Stream) -> pb.AgentEvent:
@@ -224,6 +231,11 @@ def _broken(code: grpc.StatusCode, details: str | None) -> DragomanError:
 def shown(error: DragomanError) -> str:
     """Return a status in one line."""
     return f"{error.code.name} {error.reason or 'without ErrorInfo'}: {error.message[:300]}"
+
+
+def outcome_name(outcome: pb.Outcome.ValueType) -> str:
+    """Return the name of an outcome; its number if it is of a later revision."""
+    return pb.Outcome.Name(outcome) if outcome in pb.Outcome.values() else str(outcome)
 
 
 def is_kind(kind: str) -> Predicate:

@@ -32,6 +32,7 @@ from dragoman.conformance.kit import AgentKind
 from dragoman.conformance.reports import as_html, as_json, as_junit, progress_as_json
 from dragoman.conformance.runner import CHECK_S
 from msgspec import Struct
+from msgspec.structs import replace
 
 _EXIT_KIT = 3
 _EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -130,6 +131,15 @@ class ReportOptions(Struct, frozen=True):
             "--html", "Write a page with a support table.", "FILE", type=click.Path(dir_okay=False, path_type=Path)
         ),
     ]
+    log: Annotated[
+        Path | None,
+        option(
+            "--log",
+            "Keep what the COMMAND prints, such as the traces of its failures.",
+            "FILE",
+            type=click.Path(dir_okay=False, path_type=Path),
+        ),
+    ]
     verbose: Annotated[bool, option("--verbose", "Show the rules that are kept, too.")]
 
     def require_writable(self) -> None:
@@ -138,9 +148,9 @@ class ReportOptions(Struct, frozen=True):
         Raises:
             ValueError: one cannot.
         """
-        for path in filter(None, (self.junit, self.html)):
+        for path in filter(None, (self.junit, self.html, self.log)):
             if not os.access(path if path.exists() else path.parent, os.W_OK):
-                raise ValueError(f"the report {str(path)!r} cannot be written")
+                raise ValueError(f"the file {str(path)!r} cannot be written")
 
     def write(self, report: Report) -> None:
         """Write the report."""
@@ -176,8 +186,9 @@ def conformance_command(target: tuple[str, ...], options: TargetOptions, output:
         raise click.UsageError("give the address of a server, or -- and the command of an adapter")
     try:
         output.require_writable()
+        examined = options.options(target)
         with _Progress(is_json=output.as_json) as progress:
-            report = asyncio.run(_examined(options.options(target), progress))
+            report = asyncio.run(_examined(replace(examined, log=output.log), progress))
     except LaunchError as error:
         raise CommandError(ErrorReport(str(error), exit_code=_EXIT_KIT)) from error
     except ValueError as error:
@@ -188,6 +199,8 @@ def conformance_command(target: tuple[str, ...], options: TargetOptions, output:
     if report.stopped:
         hint = "The other rules were not examined. Name one rule with --only to see whether it ends the target alone."
         raise CommandError(ErrorReport(report.stopped, hint=hint, exit_code=_EXIT_KIT))
+    if report.violations and examined.command and not output.log:
+        click.echo("--log FILE keeps what the target prints, such as the traces of its failures.", err=True)
     return report.exit_code
 
 

@@ -126,6 +126,15 @@ async def config_schema(kit: Kit) -> None:
     except ValueError as error:
         raise Violation(f"config_schema_json is no JSON: {error}") from error
     expect(isinstance(schema, dict), "config_schema_json is not a JSON object")
+    import jsonschema  # noqa: PLC0415 - slow to import, and only needed for this
+
+    try:
+        jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator).check_schema(schema)
+    except jsonschema.SchemaError as error:
+        place = "".join(f"{step}." for step in error.absolute_path).removesuffix(".")
+        raise Violation(f"config_schema_json is no JSON Schema: {place or 'its root'}: {error.message}") from error
+    kind = schema.get("type", "object")
+    expect("object" in kind, f"config_schema_json is the schema of {kind!r}; a config is an object")
 
 
 @check("describe.bounds")

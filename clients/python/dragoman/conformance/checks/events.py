@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 from dragoman.conformance.check import stream_check
-from dragoman.conformance.streams import Stream
+from dragoman.conformance.streams import Stream, outcome_name
 from dragoman.protocol.items import ItemLengths
 from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, MAX_EVENT_BYTES
 from dragoman.protocol.order import EPHEMERAL_ALLOWED, EPHEMERAL_ONLY, TABLE, Phase
@@ -35,7 +35,7 @@ def one_result(stream: Stream) -> str:
 def failure_reason(stream: Stream) -> str:
     """Compare outcome and failure."""
     for result in stream.of("result"):
-        name = pb.Outcome.Name(result.outcome) if result.outcome in pb.Outcome.values() else result.outcome
+        name = outcome_name(result.outcome)
         if not result.outcome:
             return "the result has no outcome"
         missing = [field for field in ("kind", "message") if not getattr(result.failure, field)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dragoman.conformance.check import Skip, Violation, check, expect
 from dragoman.conformance.kit import Kit, Late, expect_reason, gate, until_ready, within
-from dragoman.conformance.streams import is_kind, last
+from dragoman.conformance.streams import is_kind, last, outcome_name
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.wire import unroll
 from dragoman.v1 import adapter_pb2 as api
@@ -25,16 +25,12 @@ _FLOOD = 5000
 """Messages of 100 characters: with what belongs to each, more than a run's buffer need hold."""
 
 
-def _name(outcome: pb.Outcome.ValueType) -> str:
-    return pb.Outcome.Name(outcome) if outcome in pb.Outcome.values() else str(outcome)
-
-
 @check("run.succeeds")
 async def succeeds(kit: Kit) -> None:
     """Run an agent that says something and succeeds."""
     stream = await kit.run(kit.request("say=all is well", model="MOCK_TEXT"))
     result = stream.result
-    expect(result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(result.outcome)}: {result.failure.message}")
+    expect(result.outcome == pb.OUTCOME_SUCCEEDED, f"{outcome_name(result.outcome)}: {result.failure.message}")
     due = "all is well" if kit.setup.agent == "script" else "scripted model"
     expect(due in stream.text, f"the agent's words {due!r} are in no event")
 
@@ -94,7 +90,7 @@ async def failure_is_data(kit: Kit) -> None:
     except DragomanError as error:
         raise Violation(f"an agent that fails ends the call with {error.code.name}") from error
     outcome = stream.result.outcome
-    expect(outcome == pb.OUTCOME_FAILED, f"an agent that fails gives {_name(outcome)}")
+    expect(outcome == pb.OUTCOME_FAILED, f"an agent that fails gives {outcome_name(outcome)}")
     failure = stream.result.failure
     if kit.setup.agent == "script":
         is_known = words in failure.message or failure.kind != pb.FAILURE_KIND_INTERNAL
@@ -220,7 +216,7 @@ async def _orphaned(kit: Kit, request: api.ExecuteRequest, limit_s: float, fault
     except Late:
         await kit.cancel(request.run_id, grace_s=0)
         raise
-    expect(later.result.outcome == pb.OUTCOME_CANCELLED, f"{_name(later.result.outcome)} instead of CANCELLED")
+    expect(later.result.outcome == pb.OUTCOME_CANCELLED, f"{outcome_name(later.result.outcome)} instead of CANCELLED")
     return time.monotonic() - began
 
 
@@ -269,7 +265,7 @@ async def _lives_on(kit: Kit, request: api.ExecuteRequest, path: Path) -> None:
     later = kit.attach(request.run_id, hold=True)
     path.touch()
     await later.rest()
-    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(later.result.outcome)} instead of SUCCEEDED")
+    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{outcome_name(later.result.outcome)} instead of SUCCEEDED")
 
 
 @check("run.survives-client")
@@ -312,7 +308,7 @@ async def connection(kit: Kit) -> None:
     async with kit.beside() as other:
         later = other.attach(request.run_id, last(stream).sequence, hold=True)
         await later.rest()
-    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{_name(later.result.outcome)} instead of SUCCEEDED")
+    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{outcome_name(later.result.outcome)} instead of SUCCEEDED")
     words = "word0399" if kit.setup.agent == "model" else "afterwards"
     expect(words in later.text, "what came meanwhile is missing on a new connection")
 
