@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dragoman.sdk._detection import programs
 from dragoman.sdk._detection.agent import VersionCache, locate
 from dragoman.sdk._detection.programs import (
     Probe,
@@ -385,6 +386,28 @@ async def test_the_last_line_may_lack_its_newline() -> None:
     assert [line for line in heard if line != "three"] == ["one", "two"]
     assert "three" in heard
     assert await converse(argv, ENV, b"", lambda line: line == "two", PATIENCE_S) == "two"
+
+
+async def test_an_answer_is_heard_behind_many_lines() -> None:
+    argv = python("print(*range(9_000), sep=chr(10)); print('answer')")
+    assert await converse(argv, ENV, b"", lambda line: line == "answer", PATIENCE_S) == "answer"
+
+
+async def test_a_slow_reader_misses_nothing_of_a_program_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_MOST_LINES", 10)
+    monkeypatch.setattr(programs, "_PIPE_BOUND_S", 0.0)
+    count, heard = 9_000, list[str]()
+    with leash(tmp_path) as (path, reader):
+        holds = f"import os; held = os.open({str(path)!r}, os.O_WRONLY); os.write(held, b'x')"
+        argv = python(f"{holds}; os.write(1, b'line\\n' * {count})")
+        async for line in dialogue(argv, ENV, b"", PATIENCE_S):
+            if not heard:
+                assert await asyncio.to_thread(wait_until_released, reader)
+                await asyncio.sleep(0.1)  # what would drop the rest has happened
+            heard.append(line)
+    assert heard == ["line"] * count
 
 
 async def test_an_answer_is_to_what_was_asked() -> None:

@@ -22,7 +22,7 @@ _NODE_LINE: Final = b"#!/usr/bin/env node"
 _ABOUT_OTHERS: Final = re.compile("warn|deprecat", re.IGNORECASE)
 _END_BOUND_S: Final = 2.0  # that a program may take to end by itself once it has answered
 _MOST_LINE_BYTES: Final = 1024 * 1024
-_MOST_LINES: Final = 1024  # that wait to be read; more are dropped
+_MOST_LINES: Final = 1024  # that wait to be read; with so many, a program's output is not read on
 _PIPES: Final = frozenset({1, 2})
 _PIPE_BOUND_S: Final = 0.5  # that an ended program's pipes may stay open: what it left behind may hold them
 _KILL_BOUND_S: Final = 2.0  # that a killed program may take to be gone
@@ -177,12 +177,12 @@ async def dialogue(
         transport = await _started(watch, argv, env)
     except (OSError, ValueError):
         return
-    pipe = transport.get_pipe_transport(0)
+    watch.transport, pipe = transport, transport.get_pipe_transport(0)
     try:
         if isinstance(pipe, asyncio.WriteTransport):
             pipe.write(lines)
         with contextlib.suppress(TimeoutError):
-            while (line := await asyncio.wait_for(watch.lines.get(), end_at - loop.time())) is not None:
+            while (line := await asyncio.wait_for(watch.next_line(), end_at - loop.time())) is not None:
                 yield line
     except GeneratorExit:
         if isinstance(pipe, asyncio.WriteTransport):
@@ -266,39 +266,70 @@ class _Watch(asyncio.SubprocessProtocol):
 
 
 class _Lines(_Watch):
-    """Queues the lines of a program; ``None`` stands for their end."""
+    """Queues the lines of a program; it waits while many do."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pipes: Collection[int], framing: Framing) -> None:
         super().__init__(loop, 0)
         self._loop = loop
         self._splitters = {pipe: make_splitter(framing, _MOST_LINE_BYTES) for pipe in pipes}
-        self.lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._paused: set[int] = set()
+        self.transport: asyncio.SubprocessTransport | None = None
+        """Of the process; set once it is known. Until then its output is read in any case."""
+        self._end: asyncio.TimerHandle | None = None
+
+    async def next_line(self) -> str | None:
+        """Return the next line; None once there are no more."""
+        line = await self._lines.get()
+        if self._paused and self._lines.empty():
+            while self._paused:
+                self._pipe(self._paused.pop()).resume_reading()
+            self._end_soon()
+        return line
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd in self._splitters:
-            self._heard(self._splitters[fd].feed(data))
+        if fd not in self._splitters:
+            return
+        self._heard(self._splitters[fd].feed(data))
+        if self.transport is not None and self._lines.qsize() >= _MOST_LINES:
+            self._pipe(fd).pause_reading()
+            self._paused.add(fd)
+            self._end_soon()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         super().pipe_connection_lost(fd, exc)
+        self._paused.discard(fd)
         if fd in self._splitters:
             self._heard(self._splitters[fd].finish())  # which may lack its newline
             if not self._open & self._splitters.keys():
-                self.lines.put_nowait(None)
+                self._lines.put_nowait(None)
 
     def process_exited(self) -> None:
         super().process_exited()
-        self._loop.call_later(_PIPE_BOUND_S, self._abandon)
+        self._end_soon()
+
+    def _end_soon(self) -> None:
+        """Give an ended program's pipes their time, from now on; it does not pass while they are not read."""
+        if self._end is not None:
+            self._end.cancel()
+        if self.exited.done() and not self._paused:
+            self._end = self._loop.call_later(_PIPE_BOUND_S, self._abandon)
 
     def _abandon(self) -> None:
         """End them, whatever still holds the pipes."""
         for splitter in self._splitters.values():
             self._heard(splitter.finish())
-        self.lines.put_nowait(None)
+        self._lines.put_nowait(None)
+
+    def _pipe(self, fd: int) -> asyncio.ReadTransport:
+        assert self.transport is not None
+        pipe = self.transport.get_pipe_transport(fd)
+        assert isinstance(pipe, asyncio.ReadTransport)
+        return pipe
 
     def _heard(self, lines: Iterable[Line]) -> None:
         for line in lines:
-            if self.lines.qsize() < _MOST_LINES:
-                self.lines.put_nowait(line.data.decode("utf-8", "replace"))
+            self._lines.put_nowait(line.data.decode("utf-8", "replace"))
 
 
 def _signal_name(returncode: int | None) -> str:
