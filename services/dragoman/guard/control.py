@@ -8,7 +8,8 @@ Guard to owner, in this order, each at most once::
     {"event":"gone","confirmed":true,"killed":[9],"survivors":[]}
 
 and ``{"event":"refused","message":...}`` for an invalid line. With ``"waits":true`` in ``gone`` the guard waits for
-another command (`receive_command`), and what it says of that follows; else it ends. Owner to guard::
+another command (`receive_command`), and what it says of that follows; else it ends. A guard that is asked to end
+while it waits sends ``{"event":"declined"}`` instead: it starts no command, and ends. Owner to guard::
 
     {"signal":"SIGINT","to":"leader"}     to: leader (default), group, tree
     {"kill":true}
@@ -173,7 +174,8 @@ def receive_command(fd: int, signals: Signals) -> int | None:
     """Wait for a command; return the descriptor of its arguments. Stdin, stdout and stderr are the command's then.
 
     The owner sends these four descriptors in one message. What comes without any is an order for the command before,
-    which was gone by then.
+    which was gone by then. After a signal the owner is informed that a command which it has sent, or sends before it
+    reads that, is not started.
 
     Args:
         fd: Connected socket to the owner.
@@ -195,6 +197,7 @@ def receive_command(fd: int, signals: Signals) -> int | None:
             poll.poll()
             signals.clear()
             if signals.received():
+                os.write(fd, encode({"event": "declined"}))
                 return None
             try:
                 data, messages, _, _ = connection.recvmsg(LINE_BYTES, _socket.CMSG_SPACE(4 * _INTEGER_BYTES))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import psutil
 import pytest
 import pytest_asyncio
+from dragoman.guard.launch import run_options
 from dragoman.guard.tree import MARKER
 from dragoman.sdk._process import prepared_guard
 from dragoman.sdk._process.child import Child, ChildSpec
@@ -39,8 +40,14 @@ async def guards(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SpareGuards]:
 
 def waiting() -> list[psutil.Process]:
     """Return the guards below this process that wait for a run, or have one and will wait for another."""
-    children = psutil.Process().children()
-    return [one for one in children if any("--wait-fd" in part for part in one.cmdline())]
+    return [one for one in psutil.Process().children() if any("--wait-fd" in part for part in command_line(one))]
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Return a process's command line: for a moment of its exec, after `Popen` has returned, it has none."""
+    while not (line := process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+        continue
+    return line
 
 
 async def spare() -> psutil.Process:
@@ -212,6 +219,21 @@ def test_an_order_that_came_too_late_is_not_for_the_next_command() -> None:
         guard.discard()
 
 
+def test_a_guard_that_cannot_prove_that_nothing_is_left_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel without subreapers, where a daemon is found by chance."""
+
+    def without_subreaper(linger_s: float, remove: str | None, *, stays: bool) -> list[str]:
+        return ["--no-subreaper", *run_options(linger_s, remove, stays=stays)]
+
+    monkeypatch.setattr(prepared_guard, "run_options", without_subreaper)
+    guard = PreparedGuard()
+    with begun(guard, ("true",)):
+        gone = reports(guard)[-1]
+        assert (gone["confirmed"], gone.get("waits")) == (True, None)
+        assert guard.process.wait(DEADLINE_S) == 0
+    guard.discard()
+
+
 ENDS_WHEN_ASKED = """
 import signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -238,6 +260,59 @@ def test_a_waiting_guard_ends_when_it_is_asked_to() -> None:
     guard.process.terminate()
     guard.process.wait(DEADLINE_S)
     guard.discard()
+
+
+async def asked_to_end(guards: SpareGuards) -> psutil.Process:
+    """Return a guard that is kept, stopped, and was asked to end: it learns that before it reads what comes."""
+    with guards.marker() as marker:
+        await end_of((await run(guards, marker))[0])
+    ready = await spare()
+    ready.suspend()
+    async with asyncio.timeout(DEADLINE_S):
+        while ready.status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110 - another process's state is no event
+            await asyncio.sleep(0.01)
+    ready.terminate()
+    return ready
+
+
+async def test_the_command_of_a_guard_that_was_asked_to_end_is_started_by_another(
+    guards: SpareGuards, tmp_path: Path
+) -> None:
+    ready = await asked_to_end(guards)
+    with guards.marker() as marker:
+        starting = asyncio.ensure_future(
+            run(guards, marker, "sh", "-c", "echo started >>log; cat", cwd=str(tmp_path))
+        )
+        await asyncio.sleep(0)  # the guard is sent the command
+        ready.resume()
+        child, witness = await starting
+        assert child.guard_pid != ready.pid
+        child.write_stdin(b"hello\n")
+        child.close_stdin()
+        end = await end_of(child)
+    assert (end.code, end.spawn_error, end.tree_confirmed_dead) == (0, None, True)
+    assert witness.output["stdout"] == b"hello\n"
+    assert (tmp_path / "log").read_text() == "started\n"
+    assert [event[0] for event in witness.events].count("spawned") == 1
+    assert len(waiting()) == 1, "the other one is kept"
+
+
+async def test_a_command_that_was_killed_before_a_guard_took_it_is_not_started(
+    guards: SpareGuards, tmp_path: Path
+) -> None:
+    ready = await asked_to_end(guards)
+    with guards.marker() as marker:
+        witness, env = Witness(), {"PATH": os.environ["PATH"], MARKER: marker}
+        spec = ChildSpec(("touch", "log"), str(tmp_path), env)
+        starting = asyncio.ensure_future(Child.start(spec, witness, guards))
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        ready.resume()
+        await witness.until(lambda: witness.events != [])
+    assert witness.events[0][:2] == ("spawn_failed", "ECANCELED")
+    assert not (tmp_path / "log").exists()
 
 
 async def test_two_runs_never_get_one_guard(guards: SpareGuards) -> None:

@@ -22,7 +22,7 @@ from dragoman.guard.options import DEFAULT_LINGER_S
 from dragoman.guard.tree import KILL_BOUND_S, MARKER
 from dragoman.sdk._process.guard_link import GuardLink, LaunchError
 from dragoman.sdk._process.outer_guard import sweep_orphans
-from dragoman.sdk._process.pipes import InputPipe, OutputPipe
+from dragoman.sdk._process.pipes import InputPipe, OutputPipe, close_all
 from dragoman.sdk._process.prepared_guard import PreparedGuard, SpareGuards
 from dragoman.sdk._process.processes import kill_remaining
 from msgspec import Struct
@@ -130,7 +130,10 @@ class Child:
         self._timers: list[asyncio.TimerHandle] = []
         self._sweeps: deque[asyncio.Future[bool]] = deque()
         self._is_unguarded = False
+        self._is_declined = False
         self._is_ending = False
+        self._ends: tuple[int, int, int] | None = None
+        """Our ends of the pipes until they flow."""
         self._stdin: InputPipe | None = None
         self._outputs: tuple[OutputPipe, ...] = ()
 
@@ -227,7 +230,7 @@ class Child:
         try:
             marker = spec.env.get(MARKER, "")
             guard = PreparedGuard(marker) if self._guards is None else self._guards.take(marker)
-            pipes = self._link.launch(
+            self._ends = self._link.launch(
                 guard,
                 spec.argv,
                 cwd=spec.cwd,
@@ -237,15 +240,10 @@ class Child:
             )
         except LaunchError as error:
             self._fail_early(error.errno_name, str(error))
-            return
         except OSError as error:
             name, reason = errno.errorcode.get(error.errno or 0, "EIO"), error.strerror or str(error)
             # A guard that cannot be found says nothing about the command.
             self._fail_early("EIO" if error.errno in _OWN_FAULTS else name, f"cannot start the guard: {reason}")
-            return
-        stdin, stdout, stderr = pipes
-        self._stdin = InputPipe(self._loop, stdin)
-        self._outputs = (self._output("stdout", stdout), self._output("stderr", stderr))
 
     def _fail_early(self, errno_name: str, message: str) -> None:
         """End without a guard, and so without pipes."""
@@ -267,10 +265,16 @@ class Child:
 
     def _begin(self) -> None:
         """Let the pipes flow; output waits until then, so that `spawned` is always first."""
-        if not self._begun.done():
-            self._begun.set_result(None)
-            for output in self._outputs:
-                output.start()
+        if self._begun.done():
+            return
+        self._begun.set_result(None)
+        if self._ends is None:
+            return
+        stdin, stdout, stderr = self._ends
+        self._stdin = InputPipe(self._loop, stdin)
+        self._outputs = (self._output("stdout", stdout), self._output("stderr", stderr))
+        for output in self._outputs:
+            output.start()
 
     # -- the guard
 
@@ -284,6 +288,8 @@ class Child:
                 self._take_failure(event["errno"], event["message"])
             case "exited":
                 self._take_exit(event["code"], event["signal"])
+            case "declined":
+                self._is_declined = True
             case "swept":
                 self._answer_sweep(confirmed=event["confirmed"])
             case "gone":
@@ -315,12 +321,26 @@ class Child:
         if self._gone is not None:
             self._await_pipes()
             return
+        if self._is_declined:
+            self._start_again()
+            return
         # It was killed, and the tree has lost its keeper.
         if not self._begun.done():
             self._take_failure("EIO", "the guard ended before it reported the command's start")
         marker = self._spec.env.get(MARKER, "")
         search = self._loop.run_in_executor(None, _end_unguarded, marker, self._leader)
         search.add_done_callback(self._searched)
+
+    def _start_again(self) -> None:
+        """Take another guard: the one before was asked to end while it waited, and has started nothing."""
+        assert self._ends is not None
+        close_all(self._ends)
+        self._ends = None
+        if self._timers:  # the kill was ordered
+            self._fail_early("ECANCELED", "it was killed before the command was started")
+            return
+        self._is_unguarded = self._is_declined = False
+        self._launch()
 
     def _searched(self, search: asyncio.Future[tuple[bool, tuple[int, ...], tuple[int, ...]]]) -> None:
         self._gone = search.result()

@@ -53,7 +53,7 @@ class Pipes:
             for make in (os.pipe, output_pipe, output_pipe):
                 opened += make()
         except OSError:
-            _close_all(opened)
+            close_all(opened)
             raise
         stdin, stdin_writer, stdout_reader, stdout, stderr_reader, stderr = opened
         self.ours = stdin_writer, stdout_reader, stderr_reader
@@ -61,11 +61,11 @@ class Pipes:
 
     def close_ours(self) -> None:
         """Close our ends, if there is no child to use them for."""
-        _close_all(self.ours)
+        close_all(self.ours)
 
     def close_theirs(self) -> None:
         """Close the child's ends here: it has its own copies."""
-        _close_all(self.theirs)
+        close_all(self.theirs)
 
 
 class OutputPipe:
@@ -245,6 +245,7 @@ class InputPipe:
             self.abandon()
 
 
-def _close_all(fds: Iterable[int]) -> None:
+def close_all(fds: Iterable[int]) -> None:
+    """Close descriptors."""
     for fd in fds:
         os.close(fd)
