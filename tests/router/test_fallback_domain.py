@@ -13,6 +13,7 @@ from dragoman.router.policy.fallback import (
     fallback_request,
     needs_candidates,
     settings_problem,
+    unknown_settings,
     with_remaining_time,
 )
 from dragoman.router.policy.next_step import (
@@ -250,6 +251,12 @@ def test_settings_that_an_adapter_says_it_does_not_know_are_seen_before(schema: 
     assert ("'b'" in problem and "sandbox" in problem) is wrong
     assert bool(problem) is wrong
     assert "SECRET" not in problem
+
+
+def test_the_setting_of_the_router_is_unknown_to_no_adapter() -> None:
+    asked = api.ExecuteRequest()
+    asked.config.update({"sandbox": "on", "sessionCompaction": {}})
+    assert unknown_settings(asked.config, CLOSED) == ["sandbox"]
 
 
 def test_settings_of_an_adapters_own_are_seen_too_and_none_are_right() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dragoman.protocol.errors import Reason
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import SessionId
-from dragoman.router.policy.sessions import NEVER, SessionDecision, SessionRequest
+from dragoman.router.policy.sessions import SessionDecision, SessionRequest
 from dragoman.router.runs.sessions import Found, RunSession
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.session_table import SessionTable
@@ -234,7 +234,7 @@ async def test_what_is_deleted_at_another_router_does_not_come_back_either(store
     record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
     session = RunSession(record, key, store, SystemClock(), lambda *_remark: None)
     selected = SessionRequest(stored_key=key, store_under=key)
-    session.go_on_with(Found(selected, (NEVER, NEVER), SessionDecision(handle)))
+    session.go_on_with(Found(selected, SessionDecision(handle)))
     started = event_pb2.Started(session_disposition=event_pb2.SESSION_DISPOSITION_RESUME)
     await session.hear(event_pb2.AgentEvent(started=started))
     await store.sessions.delete(key)

@@ -53,9 +53,10 @@ class RunsWatched:
         entries = self._adapters.entries()
         types = [entry.adapter for entry in entries]
         yield Level("live_runs", "Runs that have not ended.", {**dict.fromkeys(types, 0), **_by_adapter(live)})
-        queued = {type_: self._admission.queued(type_) for type_ in types}
+        queued = {type_: self._admission.limiter.queued(type_) for type_ in types}
         yield Level("queued_runs", "Runs that wait for a slot of their adapter.", queued)
-        breakers = {type_: self._admission.open_breakers(type_) for type_ in types}
+        now, opened = self._admission.clock.time(), self._admission.breakers.opened
+        breakers = {type_: len(opened(type_, now)) for type_ in types}
         yield Level("open_breakers", "Circuit breakers that are open: one for each login and model.", breakers)
         takes_runs = (router_pb2.ADAPTER_STATE_READY, router_pb2.ADAPTER_STATE_IDLE)
         usable = {entry.adapter: float(entry.state in takes_runs) for entry in entries}

@@ -1,6 +1,7 @@
 """``RouterService``: adapters, runs and sessions, as only the router knows them."""
 
 import asyncio
+import math
 import os
 
 from dragoman.protocol import audit
@@ -58,7 +59,7 @@ class AdapterList:
         """Return all adapters."""
         entries = self.adapters.entries()
         for entry in entries:
-            entry.remarks.extend(self._admission.remarks(entry.adapter))
+            entry.remarks.extend(self._remarks(entry.adapter))
         return entries
 
     def change(self) -> asyncio.Event:
@@ -67,8 +68,22 @@ class AdapterList:
 
     def next_end_s(self) -> float | None:
         """Return the seconds after which the list changes by time alone; ``None`` if it does not."""
-        end_s = self._admission.next_end_s()
+        end_s = self._admission.breakers.next_end_s(self._admission.clock.time())
         return None if end_s is None else min(end_s + _AFTER_S, _LOOK_S)
+
+    def _remarks(self, adapter: str) -> list[str]:
+        """Return what keeps runs from an adapter now."""
+        admission, remarks = self._admission, []
+        if not admission.requests.allows_adapter(adapter):
+            remarks.append("the router's policy does not allow runs of this adapter")
+        for key, opened in admission.breakers.opened(adapter, admission.clock.time()):
+            whose = "a login from their request" if key.login else "this machine's login"
+            which = f"{whose} with model {key.model!r}" if key.model else whose
+            wait_s = math.ceil(opened.wait_s)
+            remarks.append(f"circuit breaker open for {wait_s} s for runs that use {which}: {opened.description}")
+        if waiting := admission.limiter.queued(adapter):
+            remarks.append(f"runs queued for a slot: {waiting}")
+        return remarks
 
 
 class RunList:

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from dragoman.protocol.logs import Logger
+
+T = TypeVar("T")
 
 _log = Logger("dragoman.router")
 
@@ -30,9 +32,9 @@ class Tasks:
     """Background tasks that are not forgotten."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Start a task; what it raises is logged."""
         # In a context of its own: it outlives the call that starts it, and so should not log as part of that.
         task = asyncio.get_running_loop().create_task(work, name=name, context=contextvars.Context())
@@ -40,7 +42,7 @@ class Tasks:
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
             _log.error("background task failed", task=task.get_name(), failure=failure)

@@ -203,7 +203,7 @@ def settings_problem(request: adapter_pb2.ExecuteRequest, name: str, schema_json
 
 
 def unknown_settings(settings: struct_pb2.Struct, schema_json: str) -> list[str]:
-    """Return the settings that a schema does not have, if it allows no others.
+    """Return the settings that a schema does not have, if it allows no others; but for the router's own.
 
     Args:
         settings: the settings.
@@ -212,7 +212,7 @@ def unknown_settings(settings: struct_pb2.Struct, schema_json: str) -> list[str]
     schema = json.loads(schema_json or "{}")
     known = schema.get("properties", {})
     is_open = schema.get("additionalProperties") is not False or "patternProperties" in schema
-    return [] if is_open or not isinstance(known, dict) else sorted(set(settings.fields) - set(known))
+    return [] if is_open or not isinstance(known, dict) else sorted(set(settings.fields) - {*known, CONFIG_KEY})
 
 
 def attempt_ended(result: pb.Result, next_adapter: str, reason: str) -> pb.AttemptEnded:

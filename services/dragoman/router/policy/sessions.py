@@ -14,7 +14,7 @@ from dragoman.router.model.stored import SessionId
 from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import struct_pb2
-from msgspec import Struct
+from msgspec import Struct, field
 
 CONFIG_KEY: Final = "sessionCompaction"
 """The setting that only a router evaluates; Paperclip uses the same name."""
@@ -192,16 +192,11 @@ class SessionDecision(Struct, frozen=True):
         return read_handle(self.handle)[0] if self.handle is not None else ""
 
 
-def remove_router_settings(request: adapter_pb2.ExecuteRequest) -> None:
-    """Remove settings that only a router evaluates from a request."""
+def apply_decision(request: adapter_pb2.ExecuteRequest, selected: SessionRequest, choice: SessionDecision) -> None:
+    """Replace what only a router understands, the selector and its settings, by the decision for the adapter."""
     config = _config(request)
     if config is not None and CONFIG_KEY in config.fields:
         del config.fields[CONFIG_KEY]
-
-
-def apply_decision(request: adapter_pb2.ExecuteRequest, selected: SessionRequest, choice: SessionDecision) -> None:
-    """Replace the selector that only a router understands by the decision for the adapter."""
-    remove_router_settings(request)
     if not selected.is_stored_here:
         return
     request.ClearField("session")
@@ -234,7 +229,7 @@ class SessionReport(Struct, frozen=True):
 
     run_id: str
     accepted_at: float
-    update: pb.SessionUpdate
+    update: pb.SessionUpdate = field(default_factory=pb.SessionUpdate)
     resumed_id: str = ""
     """The agent's own id of the session that the run was asked to resume."""
     resumed: bool | None = None

@@ -107,6 +107,7 @@ class Run(RunMachine):
     ) -> None:
         super().__init__(beginning or Queued())
         self.record = record
+        self.run_id = record.run_id
         self.backend = backend
         """The present adapter."""
         self.backends = [backend]
@@ -153,21 +154,16 @@ class Run(RunMachine):
         self._work: asyncio.Task[None] | None = None
 
     @property
-    def run_id(self) -> str:
-        """Its id."""
-        return self.record.run_id
-
-    @property
     def instance(self) -> AdapterInstance | None:
         """The process that has it, or was asked to take it; ``None`` while there is none."""
-        return self._instance if has_adapter(self._state) else None
+        return self._instance if has_adapter(self.state) else None
 
     @property
     def refusal(self) -> DragomanError | None:
         """The status that its readers get instead of a result."""
-        if isinstance(self._state, Superseded):
+        if isinstance(self.state, Superseded):
             return elsewhere(self.run_id)
-        return self._state.error if isinstance(self._state, Rejected) else None
+        return self.state.error if isinstance(self.state, Rejected) else None
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """Start what follows it, which ends when another router takes the run. If it fails, the run is lost."""
@@ -210,14 +206,14 @@ class Run(RunMachine):
         The end of the attempt is stored before it is published: a router that recovers the run must not get the
         adapter's result under the same sequence. Should the log fail just then, the run waits for it.
         """
-        before = self._state
+        before = self.state
         assert isinstance(before, Deciding)
         if before.progress.is_cancelling:
             return
         ended = attempt_ended(before.result.result, next_adapter, " ".join([reason, *self.notices.rejections]))
         if self.session is not None:
             await self.session.hear(pb.AgentEvent(attempt_ended=ended))
-        if self._state is not before:
+        if self.state is not before:
             return
         self.notices.rejections = ()  # the event has them
         sequence, data = self.record.end_attempt(ended, self._host.clock.time())
@@ -297,7 +293,7 @@ class Run(RunMachine):
         A result waits for a short while only; mostly a log that fails just now is written within that time. The end
         of an attempt waits for as long as it takes.
         """
-        while not await self.ledger.flushed(_STORED_S) and isinstance(self._state, Deciding):
+        while not await self.ledger.flushed(_STORED_S) and isinstance(self.state, Deciding):
             self.log.warning("attempt ended, not persisted yet", sequence=event.sequence)
             if self.ledger.is_taken:
                 break
@@ -305,7 +301,7 @@ class Run(RunMachine):
 
     def _close(self, ended: Callable[["Run"], None]) -> None:
         self.notices.stop()
-        if not isinstance(self._state, Superseded):
+        if not isinstance(self.state, Superseded):
             self.fanout.close()
         self.keepalive.close()
         ended(self)

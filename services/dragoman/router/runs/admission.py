@@ -1,7 +1,6 @@
 """What admits a run to an adapter: a slot there, and the circuit breaker of its login."""
 
 import contextlib
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
 from dragoman.protocol.errors import DragomanError, Reason
@@ -60,12 +59,8 @@ class AdmissionController:
         self._changes = changes
         self._run_log = run_log
         self._policy = policy
-        self._limiter = ConcurrencyLimiter(policy.max_runs)
-        self._breakers = CircuitBreakers(policy.breaker_crashes)
-        self.queued = self._limiter.queued
-        """Returns how many runs wait for a slot of an adapter."""
-        self.open_breakers: Callable[[str], int] = lambda adapter: len(self._breakers.opened(adapter, clock.time()))
-        """Returns how many circuit breakers of an adapter are open."""
+        self.limiter = ConcurrencyLimiter(policy.max_runs)
+        self.breakers = CircuitBreakers(policy.breaker_crashes)
         self.find = find
         self.requests = requests
         self.detections: Callable[[], list[adapter_pb2.Detection]] = list
@@ -91,15 +86,15 @@ class AdmissionController:
             async with run.backend.use():
                 pass
         key, asked = self._key(run, request), run.course.admission
-        opened = self._breakers.rejection(key, run.run_id, self.clock.time())
+        opened = self.breakers.rejection(key, run.run_id, self.clock.time())
         if opened is not None and not asked.ignore_breaker:
             raise _is_open(run, key.adapter, opened)
         wait_s, record = longest_wait_s(asked), run.backend.record
         most = record.description.capabilities.max_concurrent_runs if record.description is not None else 0
         most *= run.backend.process_count
-        limit, adapter, granted = self._limiter.limit(record.type, record.names, most), record.type, Signal()
-        is_crowded = self._limiter.queued(adapter) >= MAX_QUEUED
-        slot = self._limiter.acquire(adapter, limit, granted.set)
+        limit, adapter, granted = self.limiter.limit(record.type, record.names, most), record.type, Signal()
+        is_crowded = self.limiter.queued(adapter) >= MAX_QUEUED
+        slot = self.limiter.acquire(adapter, limit, granted.set)
         try:
             if not granted.is_set() and wait_s and not is_crowded:
                 await self._wait(run, granted, wait_s)
@@ -107,7 +102,7 @@ class AdmissionController:
                 raise _full(adapter, limit, waited=bool(wait_s))
             yield
         finally:
-            self._limiter.release(slot)
+            self.limiter.release(slot)
 
     @contextlib.contextmanager
     def attempt(self, run: Run, request: adapter_pb2.ExecuteRequest) -> Iterator[None]:
@@ -120,10 +115,10 @@ class AdmissionController:
         if not run.is_ending:
             # Asked again, as it may have opened while the run waited for its slot.
             is_forced = course.admission.ignore_breaker
-            opened = self._breakers.admit(key, run.run_id, self.clock.time(), is_forced=is_forced)
+            opened = self.breakers.admit(key, run.run_id, self.clock.time(), is_forced=is_forced)
             if opened is not None:
                 raise _is_open(run, key.adapter, opened)
-            if self._breakers.is_probe(key, run.run_id):
+            if self.breakers.is_probe(key, run.run_id):
                 self._changes.notify()
         course.on_progress = lambda: self._works(key, run)
         try:
@@ -137,11 +132,11 @@ class AdmissionController:
     @contextlib.contextmanager
     def kept(self, run: Run) -> Iterator[None]:
         """Count a run that another router admitted while the block runs; it gets a slot beyond the limit, too."""
-        slot = self._limiter.acquire(run.record.adapter, None, nothing)
+        slot = self.limiter.acquire(run.record.adapter, None, nothing)
         try:
             yield
         finally:
-            self._limiter.release(slot)
+            self.limiter.release(slot)
 
     async def _wait(self, run: Run, granted: Signal, wait_s: float) -> None:
         await run.ledger.begin()  # from now on the caller has its ID
@@ -155,17 +150,17 @@ class AdmissionController:
         self._changes.notify()
 
     def _note(self, key: BreakerKey, run: Run) -> None:
-        was_probe = self._breakers.is_probe(key, run.run_id)
+        was_probe = self.breakers.is_probe(key, run.run_id)
         result = run.state.result.result if isinstance(run.state, Deciding) else run.record.result
         if result is None:
-            self._breakers.release(key, run.run_id)
+            self.breakers.release(key, run.run_id)
             if was_probe:
                 self._changes.notify()
             return
         now = self.clock.time()
-        has_changed = self._breakers.record_result(key, run.run_id, result, now, did_work=run.course.did_work)
+        has_changed = self.breakers.record_result(key, run.run_id, result, now, did_work=run.course.did_work)
         if has_changed:
-            open_ = bool(self._breakers.opened(key.adapter, now))
+            open_ = bool(self.breakers.opened(key.adapter, now))
             _log.warning("circuit breaker changed", adapter=key.adapter, run_id=run.run_id, open=open_)
         if has_changed or was_probe:
             self._changes.notify()
@@ -173,38 +168,20 @@ class AdmissionController:
     def _works(self, key: BreakerKey, run: Run) -> None:
         """Note that a run's agent works, and so its login: no other run need wait for the end of this one."""
         run.course.on_progress = nothing
-        if self._breakers.record_progress(key, run.run_id):
+        if self.breakers.record_progress(key, run.run_id):
             _log.info("circuit breaker closed", adapter=key.adapter, run_id=run.run_id, why="probe run made progress")
             self._changes.notify()
 
     def login_restored(self, adapter: str, since: float) -> None:
         """Take note that the machine's own login is good again, as it was looked at then."""
-        if self._breakers.reset(adapter, since):
+        if self.breakers.reset(adapter, since):
             _log.info("circuit breaker closed", adapter=adapter, why="login restored")
             self._changes.notify()
-
-    def next_end_s(self) -> float | None:
-        """Return after how many seconds ``remarks`` are others though nothing happens; ``None`` if they stay."""
-        return self._breakers.next_end_s(self.clock.time())
-
-    def remarks(self, adapter: str) -> list[str]:
-        """Return what keeps runs from an adapter now."""
-        remarks = []
-        if not self.requests.allows_adapter(adapter):
-            remarks.append("the router's policy does not allow runs of this adapter")
-        for key, opened in self._breakers.opened(adapter, self.clock.time()):
-            whose = "a login from their request" if key.login else "this machine's login"
-            which = f"{whose} with model {key.model!r}" if key.model else whose
-            wait_s = math.ceil(opened.wait_s)
-            remarks.append(f"circuit breaker open for {wait_s} s for runs that use {which}: {opened.description}")
-        if waiting := self._limiter.queued(adapter):
-            remarks.append(f"runs queued for a slot: {waiting}")
-        return remarks
 
     def _candidates(self, failed: str) -> list[str]:
         now = self.clock.time()
         found = candidates(self.detections(), failed)
-        return [name for name in found if not any(not key.login for key, _ in self._breakers.opened(name, now))]
+        return [name for name in found if not any(not key.login for key, _ in self.breakers.opened(name, now))]
 
 
 def _full(adapter: str, limit: int | None, *, waited: bool) -> DragomanError:

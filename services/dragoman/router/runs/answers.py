@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from dragoman.protocol.errors import DragomanError, Reason
@@ -82,13 +83,9 @@ def repeat_answer(
         raise DragomanError(
             Reason.REQUEST_EXPIRED, "The agent no longer waits for an answer to this input request.", facts
         )
-    if recorded.answer != answer and not (
-        resolved.redacted
-        and all(
-            is_same(getattr(recorded.answer, field.name), getattr(answer, field.name), is_masked=True)
-            for field in pb.InputAnswer.DESCRIPTOR.fields
-        )
-    ):
+    names = [field.name for field in pb.InputAnswer.DESCRIPTOR.fields]
+    first, again = ([getattr(one, name) for name in names] for one in (recorded.answer, answer))
+    if recorded.answer != answer and not (resolved.redacted and _is_same(first, again)):
         facts["answer"] = json_format.MessageToJson(recorded.answer, indent=None)
         raise DragomanError(
             Reason.ALREADY_RESOLVED,
@@ -104,17 +101,12 @@ def repeat_input(request: adapter_pb2.SendRequest, recorded: pb.AgentEvent) -> a
     Raises:
         DragomanError: INPUT_ID_REUSED: it was another one.
     """
-    accepted = recorded.input_accepted
-    text = request.text
+    accepted, text = recorded.input_accepted, request.text
     if accepted.truncated_bytes:
         text = text[: len(accepted.text)]
-    mode = request.mode or pb.INPUT_MODE_QUEUE
-    names = [attachment.name for attachment in request.attachments]
-    same_names = len(names) == len(accepted.attachments) and all(
-        is_same(known, name, is_masked=recorded.redacted)
-        for known, name in zip(accepted.attachments, names, strict=True)
-    )
-    if mode != accepted.mode or not same_names or not is_same(accepted.text, text, is_masked=recorded.redacted):
+    first = [accepted.mode, accepted.text, *accepted.attachments]
+    again = [request.mode or pb.INPUT_MODE_QUEUE, text, *(attachment.name for attachment in request.attachments)]
+    if first != again and not (recorded.redacted and _is_same(first, again)):
         raise DragomanError(
             Reason.INPUT_ID_REUSED,
             f"Input {request.input_id!r} exists with another text, mode or files; choose another ID.",
@@ -123,9 +115,13 @@ def repeat_input(request: adapter_pb2.SendRequest, recorded: pb.AgentEvent) -> a
     return adapter_pb2.SendResponse(sequence=recorded.sequence)
 
 
-def is_same(recorded: object, again: object, *, is_masked: bool) -> bool:
-    """Return whether what is sent again equals what is recorded, in which secrets may be redacted if it is a text."""
-    if not is_masked or not isinstance(recorded, str) or not isinstance(again, str) or _MASK not in recorded:
+def _is_same(recorded: Sequence[object], again: Sequence[object]) -> bool:
+    """Return whether what is sent again may be what is recorded, in whose texts secrets are redacted."""
+    return len(recorded) == len(again) and all(map(_matches, recorded, again))
+
+
+def _matches(recorded: object, again: object) -> bool:
+    if not isinstance(recorded, str) or not isinstance(again, str) or _MASK not in recorded:
         return recorded == again
     first, *middle, last = map(re.escape, recorded.split(_MASK))
     # In groups that are not tried again: otherwise the time would grow with each mask by the length of the answer.

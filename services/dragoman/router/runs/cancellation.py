@@ -12,6 +12,7 @@ from collections.abc import Awaitable
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import DEFAULT_GRACE_S
+from dragoman.protocol.server import draining
 from dragoman.router.adapters.channel import is_cut
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.model.errors import unknown_run
@@ -53,10 +54,13 @@ async def cancel(run: Run, request: adapter_pb2.CancelRequest) -> adapter_pb2.Ca
     run.send(CancelRequested())
     if not run.is_ending:
         patience_s = request.grace.ToNanoseconds() / 1e9 + _PROOF_S if request.HasField("grace") else None
-        failed = _start(run, request)
-        await first_of(asyncio.shield(failed), run.until(is_over), timeout_s=patience_s)
-        if failed.done() and not run.is_ending:
-            raise failed.result()
+        sending = _start(run, request)
+        await asyncio.wait([sending], timeout=patience_s)
+        if sending.cancelled():
+            raise draining()  # with the router's tasks, as it ends
+        error = sending.result() if sending.done() else None
+        if error is not None and not run.is_ending:
+            raise error
         if patience_s is not None and not run.is_ending:
             why = f"did not end the run within {patience_s:.0f} s of the cancel request"
             run.send(Abandoned(adapter_lost(run.record.adapter, why)))
@@ -69,8 +73,14 @@ async def cancel(run: Run, request: adapter_pb2.CancelRequest) -> adapter_pb2.Ca
 
 def _start(
     run: Run, request: adapter_pb2.CancelRequest, ending: event_pb2.Result | None = None
-) -> "asyncio.Future[DragomanError]":
-    """Start to send a Cancel to the adapter, and return its error, should it come.
+) -> "asyncio.Task[DragomanError | None]":
+    return run.tasks.start(_send(run, request, ending), f"cancel {run.run_id}")
+
+
+async def _send(
+    run: Run, request: adapter_pb2.CancelRequest, ending: event_pb2.Result | None
+) -> DragomanError | None:
+    """Send a Cancel to the adapter, through broken connections; return its error, or ``None`` once the run is over.
 
     Args:
         run: the run.
@@ -79,37 +89,23 @@ def _start(
     """
     if run.grace is not None and not request.HasField("grace"):
         request.grace.CopyFrom(run.grace)
-    failed: asyncio.Future[DragomanError] = asyncio.get_running_loop().create_future()
-
-    async def send() -> None:
-        try:
-            await send_cancel(run, request.SerializeToString())
-        except DragomanError as error:
-            run.log.warning("cancel failed", code=error.code.name)
-            if error.reason is not Reason.NOT_IMPLEMENTED:
-                failed.set_result(error)
-            elif is_at_adapter(run.state):
-                # Nothing else can stop it there than the end of the stream.
-                run.send(Abandoned(ending or cancelled_by_router(run.record.adapter)))
-                run.end_upstream()
-
-    run.tasks.start(send(), f"cancel {run.run_id}")
-    return failed
-
-
-async def send_cancel(run: Run, request: bytes) -> None:
-    """Send a Cancel to the adapter, through broken connections, as long as the run lives.
-
-    Raises:
-        DragomanError: the adapter's status.
-    """
-    await run.until(lambda state: is_accepted(state) and is_replayed(state), _ACCEPTANCE_S)
-    while run.instance is None and not is_over(run.state):  # it is being recovered, and will be found or lost
-        await run.until(is_accepted, _ACCEPTANCE_S)
-    if (instance := run.instance) is None:
-        return
-    run.tasks.start(run.backend.end_if_deaf(instance), f"check {run.run_id}")
-    await _deliver(instance, request, run.until(is_over))
+    try:
+        await run.until(lambda state: is_accepted(state) and is_replayed(state), _ACCEPTANCE_S)
+        while run.instance is None and not is_over(run.state):  # it is being recovered, and will be found or lost
+            await run.until(is_accepted, _ACCEPTANCE_S)
+        if (instance := run.instance) is not None:
+            run.tasks.start(run.backend.end_if_deaf(instance), f"check {run.run_id}")
+            await _deliver(instance, request.SerializeToString(), run.until(is_over))
+    except DragomanError as error:
+        run.log.warning("cancel failed", code=error.code.name)
+        if error.reason is not Reason.NOT_IMPLEMENTED:
+            return error
+        if is_at_adapter(run.state):
+            # Nothing else can stop it there than the end of the stream.
+            run.send(Abandoned(ending or cancelled_by_router(run.record.adapter)))
+            run.end_upstream()
+    await run.until(is_over)
+    return None
 
 
 async def request_cancel(run: Run, instance: AdapterInstance) -> None:

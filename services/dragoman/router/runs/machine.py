@@ -16,26 +16,22 @@ class RunMachine(abc.ABC):
     """
 
     def __init__(self, beginning: Live) -> None:
-        self._state: State = beginning
+        self.state: State = beginning
+        """How far the router is with the run; ``send`` alone changes it."""
         self._inbox: list[Input] = []
         self._conditions = Conditions()
 
     @property
-    def state(self) -> State:
-        """How far the router is with the run."""
-        return self._state
-
-    @property
     def is_ending(self) -> bool:
         """Whether it is decided how the run ends, if perhaps not published yet."""
-        return is_ending(self._state)
+        return is_ending(self.state)
 
     async def until(self, reached: Callable[[State], bool], timeout_s: float | None = None) -> bool:
         """Wait until the run is in such a state, be it for a moment; False if it is not in time.
 
         It is asked for with each change of the state, and with each event.
         """
-        return await self._conditions.until(lambda: reached(self._state), timeout_s)
+        return await self._conditions.until(lambda: reached(self.state), timeout_s)
 
     def send(self, event: Input) -> None:
         """Say what has happened: the state that follows is entered at once, and its actions are executed.
@@ -48,7 +44,7 @@ class RunMachine(abc.ABC):
             return  # it is sent by an action, whose decision comes to its end first
         try:
             while self._inbox:
-                self._state, actions = decide(self._state, self._inbox[0])
+                self.state, actions = decide(self.state, self._inbox[0])
                 self._conditions.check()
                 for action in actions:
                     self._execute(action)

@@ -17,7 +17,6 @@ from dragoman.router.model.retention import RetainedRuns
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import SessionId, StoredRun
 from dragoman.router.model.tasks import Tasks, nothing
-from dragoman.router.policy.sessions import remove_router_settings
 from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.attempts import AttemptScheduler
@@ -130,7 +129,6 @@ class RunRegistry:
         run.log = run.log.bind(**run.span.trace.fields)
         self._admission.plan(run, request)
         run.session = self.sessions.follow(record, session.selector.store_under, run.notices.warn)
-        remove_router_settings(request)
         # The caller's own limit is applied here; for the adapter this router is the client that may get lost.
         request.adapter = backend.record.type
         request.ClearField("batching")  # how the caller gets the events is not how the router gets them

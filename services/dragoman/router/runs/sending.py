@@ -1,6 +1,6 @@
 """What a run gets in mid-run - an answer, an input, a change - brought to the process that has it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason, not_supported
@@ -16,13 +16,6 @@ from dragoman.v1 import event_pb2 as pb
 
 _ACCEPTANCE_S: Final = 10.0
 """How long what is sent waits until an adapter has the run."""
-_ANSWERS: Final[
-    Mapping[type[Sent], type[adapter_pb2.RespondResponse | adapter_pb2.SendResponse | adapter_pb2.UpdateRunResponse]]
-] = {
-    adapter_pb2.RespondRequest: adapter_pb2.RespondResponse,
-    adapter_pb2.SendRequest: adapter_pb2.SendResponse,
-    adapter_pb2.UpdateRunRequest: adapter_pb2.UpdateRunResponse,
-}
 _NEEDED_BY_CHANGE: Final = {
     "model": pb.FEATURE_UPDATE_MODEL,
     "permission_mode": pb.FEATURE_UPDATE_PERMISSION_MODE,
@@ -70,7 +63,7 @@ async def send(
         raise unavailable(f"Adapter {run.record.adapter!r} {instance.gone_because}.")
     at, known = assignment_of(run.state), run.record.last_sequence
     answer = await instance.channel.answer(method_of(request), data, timeout_s=timeout_s)
-    sequence = _ANSWERS[type(request)].FromString(answer).sequence
+    sequence = adapter_pb2.SendResponse.FromString(answer).sequence  # the other answers have it in the same field
     if sequence > known:
         await _until_recorded(run, at, sequence)
     return answer

@@ -20,7 +20,7 @@ from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import SessionId
 from dragoman.router.policy import sessions as rules
-from dragoman.router.policy.sessions import Compaction, SessionDecision, SessionReport, SessionRequest
+from dragoman.router.policy.sessions import SessionDecision, SessionReport, SessionRequest
 from dragoman.router.storage.database import StoreError, in_time
 from dragoman.router.storage.run_log import RunLog
 from dragoman.router.storage.store import Store
@@ -37,8 +37,6 @@ class Found(Struct, frozen=True):
     """The session that a request means, and what becomes of it."""
 
     selector: SessionRequest
-    policies: tuple[Compaction, Compaction]
-    """When a stored one is no longer resumed: of most agents, and of one that compacts its own context."""
     choice: SessionDecision = _NOTHING
 
 
@@ -60,27 +58,27 @@ class RunSession:
     ) -> None:
         self._record = record
         self._kept_by = kept_by
-        self._sent = ""
-        """The session that its adapter is asked to go on with, by the agent's own id; empty for none."""
         self._store = store
         self._clock = clock
         self._remark = remark
-        self._resumed: bool | None = None
-        self._is_stored = False
-        """Whether that one is stored by that key, as far as is known here."""
-        self._stands_in = False
         self._deleted = set[str]()
         """Sessions that callers asked to forget since it began."""
+        self._report = SessionReport(record.run_id, record.accepted_at, deleted=self._deleted)
+        """What is known of it before the run says what it leaves."""
+        self._is_stored = False
+        """Whether the session that its adapter is asked to go on with is stored by that key, as far as is known."""
 
     def go_on_with(self, found: Found) -> None:
         """Say what was found, which its adapter is about to get."""
-        self._sent = found.choice.native_id
-        self._is_stored = bool(self._sent) and found.selector.stored_key == self._kept_by
+        native_id = found.choice.native_id
+        self._report = replace(self._report, resumed_id=native_id)
+        self._is_stored = bool(native_id) and found.selector.stored_key == self._kept_by
         self._deleted.clear()
 
     def begin_anew(self) -> None:
         """Say that another adapter has the run, which begins a session of its own."""
-        self._sent, self._resumed, self._is_stored, self._stands_in = "", None, False, True
+        self._report = replace(self._report, resumed_id="", resumed=None, is_fallback=True)
+        self._is_stored = False
 
     def forget(self, key: SessionId, native_id: str) -> None:
         """Take note that a session is to be forgotten: what the run says at its end is not to bring it back."""
@@ -96,28 +94,24 @@ class RunSession:
         kind = event.WhichOneof("body")
         if kind == "started":
             disposition = event.started.session_disposition
-            self._resumed = disposition == event_pb2.SESSION_DISPOSITION_RESUME if disposition else None
+            resumed = disposition == event_pb2.SESSION_DISPOSITION_RESUME if disposition else None
+            self._report = replace(self._report, resumed=resumed)
         elif kind == "attempt_ended" and event.attempt_ended.session.change:
-            await self._try_to_keep(event.attempt_ended.session)
+            await self._try_to_keep(replace(self._report, update=event.attempt_ended.session))
         elif kind == "result":
-            await self._try_to_keep(event.result.session, event.result)
+            await self._try_to_keep(replace(self._report, update=event.result.session, result=event.result))
 
-    async def _try_to_keep(self, update: event_pb2.SessionUpdate, result: event_pb2.Result | None = None) -> None:
-        record = self._record
-        heard = SessionReport(
-            record.run_id, record.accepted_at, update, self._sent, self._resumed, result, self._stands_in
-        )
+    async def _try_to_keep(self, report: SessionReport) -> None:
         try:
-            await in_time(self._keep(self._key, heard), _STORE_S)
+            await in_time(self._keep(self._key, report), _STORE_S)
         except StoreError as error:
             self._remark("session_not_kept", f"The run's session could not be stored: {str(error).rstrip('.')}.")
 
-    async def _keep(self, key: SessionId, heard: SessionReport) -> None:
+    async def _keep(self, key: SessionId, report: SessionReport) -> None:
         before = await self._store.sessions.get(key)
         if self._is_stored and before is None:
-            self._deleted.add(self._sent)  # at another router, or as another run said that it is gone
-        now = self._clock.time()
-        after = rules.updated_session(key, before, replace(heard, deleted=self._deleted), now)
+            self._deleted.add(report.resumed_id)  # at another router, or as another run said that it is gone
+        after = rules.updated_session(key, before, report, self._clock.time())
         if after is None and before is not None:
             await self._store.sessions.delete(key)
         elif after is not None and after is not before:
@@ -142,11 +136,9 @@ class Sessions:
         """
         caller = current_caller()
         selector = rules.session_request(request, backend.record.type, "" if caller.is_admin else caller.name)
-        found = Found(
-            selector,
-            (rules.compaction(request, compacts_itself=False), rules.compaction(request, compacts_itself=True)),
+        return Found(
+            selector, await self._left_by(selector.of_run, request, backend) if selector.of_run else _NOTHING
         )
-        return replace(found, choice=await self._of_run(selector, request, backend)) if selector.of_run else found
 
     async def prepare(
         self,
@@ -181,48 +173,35 @@ class Sessions:
         request: adapter_pb2.ExecuteRequest,
         backend: AdapterBackend,
     ) -> SessionDecision:
-        fork, (policy, of_its_own) = found.selector.fork, found.policies
+        fork = found.selector.fork
         if stored is None:
             return SessionDecision(reason="there is no stored session to fork") if fork else _NOTHING
         if why := await _misfit(stored.handle, request, backend):
             return SessionDecision(reason=why, handover="" if fork else rules.handover(stored, why))
-        now = self._clock.time()
-        if policy.reason(stored, now) and not fork:
-            policy = of_its_own if backend.record.declares(event_pb2.FEATURE_COMPACTION) else policy
-            if why := policy.reason(stored, now):
-                return SessionDecision(reason=why, handover=rules.handover(stored, why))
+        policy = rules.compaction(request, compacts_itself=backend.record.declares(event_pb2.FEATURE_COMPACTION))
+        if not fork and (why := policy.reason(stored, self._clock.time())):
+            return SessionDecision(reason=why, handover=rules.handover(stored, why))
         return SessionDecision(stored.handle)
 
-    async def _of_run(
-        self, selector: SessionRequest, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend
+    async def _left_by(
+        self, run_id: str, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend
     ) -> SessionDecision:
-        result = await self._result(selector.of_run)
-        update = result.session
-        if update.change != event_pb2.SESSION_CHANGE_SET:
-            return SessionDecision(reason=f"run {selector.of_run} left no session to resume")
-        why = await _misfit(update.handle, request, backend)
-        return SessionDecision(reason=why) if why else SessionDecision(update.handle)
-
-    async def _result(self, run_id: str) -> event_pb2.Result:
         if (record := self._find_run(run_id)) is not None:
-            started_by, result = record.started_by, record.result
+            run = record.summary(0)
         elif (stored := await self._run_log.find(run_id)) is not None:
-            summary = stored.state.run
-            started_by, result = summary.started_by, summary.result if stored.finished_at is not None else None
+            run = stored.state.run
         else:
-            raise DragomanError(
-                Reason.RUN_NOT_FOUND,
-                f"Run {run_id!r} not found; its session cannot be resumed.",
-                {"run_id": run_id},
-            )
-        current_caller().check_control(started_by)
-        if result is None:
-            raise DragomanError(
-                Reason.SESSION_BUSY,
-                f"Run {run_id!r} has not finished yet; wait for it before resuming its session.",
-                {"run_id": run_id},
-            )
-        return result
+            message = f"Run {run_id!r} not found; its session cannot be resumed."
+            raise DragomanError(Reason.RUN_NOT_FOUND, message, {"run_id": run_id})
+        current_caller().check_control(run.started_by)
+        if not run.HasField("finished_at"):
+            message = f"Run {run_id!r} has not finished yet; wait for it before resuming its session."
+            raise DragomanError(Reason.SESSION_BUSY, message, {"run_id": run_id})
+        if run.result.session.change != event_pb2.SESSION_CHANGE_SET:
+            return SessionDecision(reason=f"run {run_id} left no session to resume")
+        handle = run.result.session.handle
+        why = await _misfit(handle, request, backend)
+        return SessionDecision(reason=why) if why else SessionDecision(handle)
 
     def follow(
         self, record: RunRecord, kept_by: SessionId | None, remark: Callable[[str, str], None]
