@@ -23,7 +23,7 @@ async def caller(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     async def nothing(_failover: Failover) -> None:
         pass
 
-    monkeypatch.setattr(Failover, "_look", nothing)
+    monkeypatch.setattr(Failover, "_try_to_look", nothing)
     async with beside(folder) as (_router, caller):
         await killed(folder, "r")
         yield caller
@@ -33,11 +33,11 @@ async def caller(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 async def test_a_stored_run_is_shown_while_it_cannot_be_taken_over(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(*_what: Any, **_more: Any) -> StoredRun | None:
+    async def fails(*_what: Any) -> list[StoredRun]:
         raise StoreError("read-only")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LeaseTable, "take", fails)
+        patch.setattr(LeaseTable, "claim", fails)
         shown = await caller.run("r")
     assert (shown.run.adapter, shown.run.HasField("result")) == ("fake", False)
 

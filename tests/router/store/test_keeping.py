@@ -11,9 +11,8 @@ from dragoman.router.api.active_agents import ActiveAgents
 from dragoman.router.model.stored import StoredRun, TaskId
 from dragoman.router.storage.active_table import TOUCH_S
 from dragoman.router.storage.database import Database, StoreError
-from dragoman.router.storage.health import StoreHealth
 from dragoman.router.storage.lease_table import LeaseTable
-from dragoman.router.storage.leases import LEASE_S
+from dragoman.router.storage.leases import LEASE_S, StoreHealth
 from dragoman.router.storage.logged import RowState
 from dragoman.router.storage.retention import RetentionPolicy, RetentionTask
 from dragoman.router.storage.retention_table import RetentionTable
@@ -199,8 +198,8 @@ class Unheard(LeaseTable):
 
     is_heard = False
 
-    async def claim(self, owner: str, now: float, lease_until: float) -> list[StoredRun]:
-        taken = await super().claim(owner, now, lease_until)
+    async def claim(self, owner: str, now: float, lease_until: float, of: str = "%") -> list[StoredRun]:
+        taken = await super().claim(owner, now, lease_until, of)
         if self.is_heard:
             return taken
         self.is_heard = True
@@ -217,8 +216,8 @@ async def test_a_claim_whose_answer_was_lost_is_found_by_the_next(database: Data
     keeping = RunLog(store, clock, "one", kept=KEPT)
     with pytest.raises(StoreError):
         await keeping.ownership.claim()
-    (taken,) = await keeping.ownership.claim()
-    assert (taken.run_id, taken.owner) == ("theirs", "one")
+    ((taken, former),) = await keeping.ownership.claim()
+    assert (taken.run_id, taken.owner, former) == ("theirs", "one", "two")
     assert await keeping.ownership.claim() == []
     await store.close()
 
@@ -238,11 +237,11 @@ async def test_just_after_an_outage_or_a_start_only_released_runs_are_claimed(
             await keeping.ownership.renew()
             clock.now += 5.0
         keeping.ownership.health.record_failure()
-    assert [run.run_id for run in await keeping.ownership.claim()] == ["given-up"]
+    assert [run.run_id for run, _former in await keeping.ownership.claim()] == ["given-up"]
     for _ in range(5):
         await keeping.ownership.renew()
         clock.now += 5.0
-    assert [run.run_id for run in await keeping.ownership.claim()] == ["alive"], "by now it would be renewed"
+    assert [run.run_id for run, _former in await keeping.ownership.claim()] == ["alive"], "by now it would be renewed"
     await keeping.close()
 
 

@@ -19,6 +19,7 @@ from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.supervisor import ProcessSupervisor
 from dragoman.router.model.assignment import Dispatched, Unassigned
+from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.ports import Processes
 from dragoman.router.model.run_record import adapter_lost, not_started
 from dragoman.router.model.stored import StoredRun
@@ -68,7 +69,7 @@ class Failover:
         self._reattach_s = reattach_s
         self._recovers = not run_log.owner.endswith(COMMAND)
         """The router of a command only ends the runs of killed commands."""
-        self._taking = asyncio.Lock()
+        self._looking = asyncio.Lock()
         self._is_leaving = False
 
     async def begin(self) -> None:
@@ -87,17 +88,13 @@ class Failover:
             DragomanError: RUN_LOG_UNAVAILABLE.
         """
         if self._may_take(stored):
-            # To its end, even if the client goes away meanwhile: by then this router may own the run.
-            await asyncio.shield(self._take_one(stored))
+            try:
+                # To its end, even if the client goes away meanwhile: by then this router may own the run.
+                await asyncio.shield(self._look())
+            except StoreError as error:
+                raise log_unavailable(error) from error
             stored = await self._run_log.find(stored.run_id) or stored
         return self._runs.find(stored.run_id) or stored
-
-    async def _take_one(self, stored: StoredRun) -> None:
-        async with self._taking:  # of several who ask at once the first does it
-            if self._runs.find(stored.run_id) is None and self._may_take(stored):
-                taken = await self._run_log.ownership.take(stored)
-                if taken is not None and not self._is_leaving:
-                    await self._take_over(taken, was_commands=stored.owner.endswith(COMMAND))
 
     def leave(self) -> None:
         """Take no more runs: this router is about to end."""
@@ -117,32 +114,25 @@ class Failover:
     async def _try_to_look(self) -> None:
         try:
             await self._look()
-        except (StoreError, DragomanError) as error:
+        except StoreError as error:
             self._run_log.ownership.health.record_failure()
             _log.warning("failover check failed, will retry", why=str(error))
 
     async def _look(self) -> None:
-        run_log = self._run_log
-        if self._is_leaving:
-            return  # what it took it would only end
-        for owner in await run_log.store.leases.owners():
-            if not self._processes.is_gone(owner):
-                continue
-            if owner.endswith(COMMAND):
-                for stored in await run_log.store.leases.runs(owner):
-                    await self._take_one(stored)
-            elif self._recovers:
-                await run_log.store.leases.release(owner)  # its lease need not be waited for
-        if not self._recovers:
-            return
-        async with self._taking:
-            for stored in await run_log.ownership.claim():
+        async with self._looking:  # of several who ask at once the first does it
+            if self._is_leaving:
+                return  # what it took it would only end
+            leases = self._run_log.store.leases
+            for owner in await leases.owners():
+                if self._processes.is_gone(owner) and (self._recovers or owner.endswith(COMMAND)):
+                    await leases.release(owner)  # its lease need not be waited for
+            for stored, owner in await self._run_log.ownership.claim("%" if self._recovers else f"%{COMMAND}"):
                 try:
-                    await self._take_over(stored)
+                    await self._take_over(stored, was_commands=owner.endswith(COMMAND))
                 except Exception as error:  # noqa: BLE001 - one run must not keep the others from being looked after
                     _log.error("run not recovered", run_id=stored.run_id, failure=error)
 
-    async def _take_over(self, stored: StoredRun, *, was_commands: bool = False) -> None:
+    async def _take_over(self, stored: StoredRun, *, was_commands: bool) -> None:
         own = self._runs.find(stored.run_id)
         if own is not None and own.is_ending:
             own.ledger.changed()  # this router owns it again and has published its end, which stays the only one

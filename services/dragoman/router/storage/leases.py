@@ -4,11 +4,9 @@ import asyncio
 from typing import Final
 
 from dragoman.protocol.logs import Logger
-from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.storage.database import StoreError
-from dragoman.router.storage.health import StoreHealth
 from dragoman.router.storage.store import Store
 from dragoman.router.storage.writer import Writer
 
@@ -16,12 +14,55 @@ LEASE_S: Final = 15.0
 """Seconds after which other routers may claim the runs of a router that does not renew its lease."""
 _RENEWALS: Final = 3
 """How often a lease is renewed before it expires."""
+_MAX_SILENCE: Final = 2 / 3
+"""The part of a lease without contact that does not count as an outage."""
 _AGAIN_S: Final = 1.0
 """The pause after a failed renewal: the lease does not last much longer."""
 RELEASED: Final = 1.0
 """A lease that ends before this second of the epoch was released, by its owner or for one that is dead."""
 
 _log = Logger("dragoman.router")
+
+
+class StoreHealth:
+    """Whether the run log was reachable for long enough that expired leases mean dead routers.
+
+    While a database is unreachable, the leases of all routers expire. The first router to reach it again would see
+    the runs of all others without a lease, although they are about to renew it. So it waits for the length of a lease
+    before it claims runs; a router that has just started does the same, as it cannot know how long the database was
+    reachable.
+
+    Args:
+        clock: the time, as for leases.
+        lease_s: the length of a lease in seconds.
+    """
+
+    def __init__(self, clock: Clock, lease_s: float) -> None:
+        self._clock = clock
+        self._lease_s = lease_s
+        self._last_success: float | None = None
+        """``None`` since the last failure."""
+        self._up_since = 0.0
+
+    def record_success(self) -> None:
+        """Record that the log was reached."""
+        now = self._clock.time()
+        if not self._is_recent(now):
+            self._up_since = now
+        self._last_success = now
+
+    def record_failure(self) -> None:
+        """Record that the log could not be reached."""
+        self._last_success = None
+
+    def is_stable(self) -> bool:
+        """Return whether every living router has had the time to renew its lease: the log was there that long."""
+        now = self._clock.time()
+        return self._is_recent(now) and now - self._up_since >= self._lease_s
+
+    def _is_recent(self, now: float) -> bool:
+        # A suspended machine or a changed clock is like an outage: leases expired without a failure.
+        return self._last_success is not None and 0 <= now - self._last_success <= self._lease_s * _MAX_SILENCE
 
 
 class RunOwnership:
@@ -41,8 +82,8 @@ class RunOwnership:
         self.lease_s = lease_s
         self.health = StoreHealth(clock, lease_s)
         """Whether an expired lease is its owner's fault, and not that of a log that was unreachable."""
-        self._claiming: set[str] = set()
-        """Runs of others that were to be claimed, and perhaps were."""
+        self._claiming: dict[str, str] = {}
+        """Runs of others that were to be claimed, and perhaps were; and of whom."""
 
     @property
     def lease_until(self) -> float:
@@ -68,44 +109,28 @@ class RunOwnership:
         self.health.record_success()
         return True
 
-    async def claim(self) -> list[StoredRun]:
-        """Claim the runs of other routers whose lease has expired, and return them.
+    async def claim(self, of: str = "%") -> list[tuple[StoredRun, str]]:
+        """Claim the runs of other routers whose lease has expired; return them, and the names of their last owners.
 
         Just after the log was unreachable these are only released runs: see ``health``.
 
         A run whose claim ended with a broken connection is returned by the next call: it is this router's by then,
         and no other router would recover it.
 
+        Args:
+            of: a pattern of SQL for the names of these routers.
+
         Raises:
             StoreError: the log cannot be read or written.
         """
-        now = self._clock.time()
-        ended_by = now if self.health.is_stable() else RELEASED
-        self._claiming.update(await self._store.leases.unled(self.owner, ended_by))
+        leases, ended_by = self._store.leases, self._clock.time() if self.health.is_stable() else RELEASED
+        self._claiming |= await leases.unled(self.owner, ended_by, of)
         if not self._claiming:
             return []
-        taken = {run.run_id: run for run in await self._store.leases.claim(self.owner, ended_by, now + self.lease_s)}
-        for run_id in self._claiming - taken.keys():
+        taken = {run.run_id: run for run in await leases.claim(self.owner, ended_by, self.lease_until, of)}
+        for run_id in self._claiming.keys() - taken.keys():
             stored = await self._store.run(run_id)
             if stored is not None and stored.owner == self.owner and stored.finished_at is None:
                 taken[run_id] = stored
-        self._claiming.clear()
-        return list(taken.values())
-
-    async def take(self, stored: StoredRun) -> StoredRun | None:
-        """Claim one run that no router owns; ``None`` if another router has it by now.
-
-        Raises:
-            DragomanError: RUN_LOG_UNAVAILABLE.
-        """
-        self._claiming.add(stored.run_id)  # see ``claim``, should the answer not come
-        lease_until = self.lease_until
-        try:
-            taken = await self._store.leases.take(
-                stored.run_id, of=stored.owner, owner=self.owner, lease_until=lease_until
-            )
-        except StoreError as error:
-            raise log_unavailable(error) from error
-        if taken is not None:  # else perhaps by a call that got no answer, which ``claim`` finds
-            self._claiming.discard(stored.run_id)
-        return taken
+        owners, self._claiming = self._claiming, {}
+        return [(run, owners.get(run_id, "")) for run_id, run in taken.items()]
