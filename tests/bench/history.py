@@ -7,7 +7,6 @@ from pathlib import Path
 
 from dragoman.client import Client
 from dragoman.router.model.stored import StoredEvents, StoredRun
-from dragoman.router.storage.batches import pack
 from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.store import Store
 from dragoman.v1 import event_pb2 as pb
@@ -60,7 +59,7 @@ async def _fill(file: Path, number: int) -> None:
     await store.close()
 
 
-def _events(run_id: str) -> bytes:
+def _events(run_id: str) -> list[bytes]:
     events = [
         pb.AgentEvent(sequence=sequence, run_id=run_id, attempt=1, text=pb.Text(item_id="1", delta="word "))
         for sequence in range(1, EVENTS)
@@ -69,7 +68,7 @@ def _events(run_id: str) -> bytes:
     events.append(
         pb.AgentEvent(sequence=EVENTS, run_id=run_id, attempt=1, result=pb.Result(outcome=pb.OUTCOME_SUCCEEDED))
     )
-    return pack(event.SerializeToString() for event in events)
+    return [event.SerializeToString() for event in events]
 
 
 async def _seek(file: Path) -> float:

@@ -27,7 +27,7 @@ async def test_a_log_that_is_slow_loses_nothing_and_no_run(folder: Path, monkeyp
     write = Store.write
 
     async def measured(store: Store, events: Sequence[StoredEvents], *what: Any) -> list[str]:
-        waiting.append(sum(len(row.data or b"") for row in events))
+        waiting.append(sum(len(data) for row in events for data in row.events or ()))
         return await write(store, events, *what)
 
     monkeypatch.setattr("dragoman.router.storage.run_log.Writer", Narrow)

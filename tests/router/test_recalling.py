@@ -8,7 +8,6 @@ from dragoman.protocol.event_buffer import ENTRY_BYTES, EventBuffer
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.streaming import RunStreams
 from dragoman.router.model.stored import StoredEvents, StoredRun
-from dragoman.router.storage.batches import pack
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.reader import StoredEventReader
 from dragoman.router.storage.store import Store
@@ -34,7 +33,7 @@ class Scripted(Store):
         page = self.pages.pop(0)
         if isinstance(page, StoreError):
             raise page
-        return [StoredEvents(run_id, after + 1, after + len(page), pack(page))] if page else []
+        return [StoredEvents(run_id, after + 1, after + len(page), page)] if page else []
 
 
 def evicted(*sequences: int) -> EventBuffer:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
-from dragoman.router.storage.batches import UnpackedEvents, unpack
 from dragoman.router.storage.logged import NOTED, ROW_BYTES, LoggedRun, RowState, WaitingEvent
 from dragoman.router.storage.plan import plan
 from dragoman.v1 import router_pb2
@@ -38,8 +37,8 @@ def logged(waiting: Waiting, stored: int = 0, *, dropped: int = 0, run_id: str =
     )
 
 
-def shown(rows: Sequence[StoredEvents | UnpackedEvents]) -> list[tuple[int, int, list[bytes] | None]]:
-    return [(row.first, row.last, None if row.data is None else list(unpack(row.data))) for row in rows]
+def shown(rows: Sequence[StoredEvents]) -> list[tuple[int, int, list[bytes] | None]]:
+    return [(row.first, row.last, None if row.events is None else list(row.events)) for row in rows]
 
 
 LARGE = b"x" * (ROW_BYTES - 1)
@@ -119,7 +118,7 @@ def test_small_runs_come_first_and_each_gets_something() -> None:
     small, ended = logged([(1, b"a"), (2, b"b")], run_id="small"), logged([], run_id="ended")
     writes = plan([large, small, ended], 9)
     assert [write.run.stored.run_id for write in writes] == ["ended", "small", "large"]
-    assert [len(list(unpack(row.data or b""))) for write in writes for row in write.events] == [2, 1]
+    assert [len(row.events or ()) for write in writes for row in write.events] == [2, 1]
 
 
 @pytest.mark.parametrize("state", [state for state in RowState if state not in {RowState.NEW, RowState.STORED}])
@@ -185,7 +184,7 @@ def test_any_backlog_is_written_in_the_end_without_a_hole(
     while writes := plan([run], budget):
         for row in writes[0].events:
             assert row.first == len(log) + 1
-            log += [None] * (row.last - row.first + 1) if row.data is None else unpack(row.data)
+            log += [None] * (row.last - row.first + 1) if row.events is None else row.events
             assert row.last == len(log)
         writes[0].apply()
         assert run.logged == len(log)

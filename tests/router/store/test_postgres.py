@@ -113,7 +113,7 @@ async def test_two_that_change_the_same_runs_never_wait_for_one_another(
             await store.begin(run)
         async with await psycopg.AsyncConnection.connect(url) as other:
             await other.execute("SELECT FROM runs WHERE run_id = 'a' FOR UPDATE")
-            writing = asyncio.ensure_future(store.write([StoredEvents("c", 1, 2, b"e")], runs[::-1]))
+            writing = asyncio.ensure_future(store.write([StoredEvents("c", 1, 2, [b"e"])], runs[::-1]))
             await wait_for_locks(url, 1)
             many = (
                 store.leases.renew("one", 60.0)

@@ -52,7 +52,9 @@ async def test_what_is_spent_outlives_its_run_but_not_one_that_never_was(store: 
         )
     assert await store.retention.delete_old(before=2.5, most_bytes=10) == 2
     assert await store.spending.spent(MINE) == Spent(cost=6)
+    assert await store.spending.fold(before=0.0) == 2
     assert await of_run(store, "1") == {}
+    assert await store.spending.spent(MINE) == Spent(cost=6)
     assert await store.retention.delete_old(before=9, most_bytes=10) == 1
     assert await store.spending.spent(MINE) == Spent(cost=6)
     await store.write([], [a_run("refused", spent={MINE: Spent(cost=10)})], {"refused"})

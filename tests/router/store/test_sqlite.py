@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.stored import StoredEvents, StoredRun
-from dragoman.router.storage.batches import pack
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.retention import RetentionPolicy, RetentionTask
 from dragoman.router.storage.sqlite import SqliteDatabase
@@ -30,7 +29,7 @@ async def fill(store: Store, runs: int, size: int = 200_000) -> None:
     for number in range(runs):
         run = run_of(f"r{number}")
         await store.begin(run)
-        await store.write([StoredEvents(run.run_id, 1, 1, pack([MARK * (size // len(MARK))]))], [run])
+        await store.write([StoredEvents(run.run_id, 1, 1, [MARK * (size // len(MARK))])], [run])
 
 
 def bytes_of(path: Path) -> bytes:

@@ -131,7 +131,7 @@ async def test_what_comes_behind_a_long_gap_may_be_published_once_the_gap_is_wri
     await asyncio.wait_for(run.may_publish(behind), DEADLINE_S)
     run.append(behind, b"f")
     assert await run.flushed(DEADLINE_S)
-    assert [(row.first, row.last, row.data is None) for row in await harness.store.events("r", 0)] == [
+    assert [(row.first, row.last, row.events is None) for row in await harness.store.events("r", 0)] == [
         (1, 1, False),
         (2, behind - 1, True),
         (behind, behind, False),

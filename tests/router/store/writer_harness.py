@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
-from dragoman.router.storage.batches import UnpackedEvents, unpack
 from dragoman.router.storage.database import Database, StoreError
 from dragoman.router.storage.ledger import RunLedger
 from dragoman.router.storage.logged import LoggedRun
@@ -40,7 +39,7 @@ class Failing(Store):
 
     async def write(
         self,
-        events: Sequence[StoredEvents | UnpackedEvents],
+        events: Sequence[StoredEvents],
         runs: Sequence[StoredRun | StoredProgress],
         new: Container[str] = (),
     ) -> list[str]:
@@ -106,7 +105,7 @@ class WriterHarness:
         after = 0
         while rows := await self.store.events(run_id, after):
             for row in rows:
-                events = [None] * (row.last - row.first + 1) if row.data is None else list(unpack(row.data))
+                events = [None] * (row.last - row.first + 1) if row.events is None else row.events
                 assert len(events) == row.last - row.first + 1
                 assert row.first == after + 1
                 found += events

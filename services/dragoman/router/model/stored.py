@@ -1,6 +1,6 @@
 """The records of the run log."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dragoman.router.model.assignment import Assignment, Unassigned
@@ -53,14 +53,14 @@ class StoredProgress(Struct, frozen=True, gc=False):
     """Whether its row may say less, as the rows of its events show the rest."""
 
 
-class StoredEvents(Struct, frozen=True):
+class StoredEvents(Struct, frozen=True, gc=False):
     """A row of consecutive events."""
 
     run_id: str
     first: int
     last: int
-    data: bytes | None
-    """The events, packed by ``storage.batches``. ``None``: they were not stored."""
+    events: Sequence[bytes] | None
+    """``None``: they are missing."""
 
 
 class RunQuery(Struct, frozen=True):

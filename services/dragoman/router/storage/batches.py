@@ -1,22 +1,6 @@
 """Events in a row as one value: each behind its length. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
-
-from msgspec import Struct
-
-
-class UnpackedEvents(Struct, frozen=True, gc=False):
-    """A row of consecutive events that is to be written; packed by who writes it. ``None``: they are missing."""
-
-    run_id: str
-    first: int
-    last: int
-    events: Sequence[bytes] | None
-
-    @property
-    def data(self) -> bytes | None:
-        """The events, packed."""
-        return None if self.events is None else pack(self.events)
+from collections.abc import Iterable, Iterator
 
 
 def pack(events: Iterable[bytes]) -> bytes:

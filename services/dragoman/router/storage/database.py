@@ -1,16 +1,11 @@
 """A database, as far as the store needs one: some statements at once, or the rows of one."""
 
 import asyncio
-import contextlib
 import functools
-import getpass
-import os
 import re
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from importlib.resources import as_file, files
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
-
-from dragoman.protocol.logs import Logger
 
 Value: TypeAlias = str | int | float | bytes | None
 Row: TypeAlias = tuple[Value, ...]
@@ -24,7 +19,6 @@ BUSY_S: Final = 5.0
 """How long a statement waits for what another connection has locked, before it fails and is tried again."""
 T = TypeVar("T")
 
-_log = Logger("dragoman.router")
 _NAMES: Final = re.compile(r":([a-z_]+)")
 
 
@@ -49,20 +43,11 @@ async def in_time(work: Coroutine[Any, Any, T], timeout_s: float) -> T:
     Raises:
         StoreError: it failed, or takes too long.
     """
-    task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait({task}, timeout=timeout_s)
-    finally:
-        if not task.done():
-            task.add_done_callback(_note_failure)
-    if not task.done():
-        raise StoreError(f"no answer within {timeout_s:g} s")
-    return task.result()
-
-
-def _note_failure(task: "asyncio.Future[Any]") -> None:
-    if not task.cancelled() and (failure := task.exception()) is not None:
-        _log.warning("run log failed", why=str(failure) if isinstance(failure, StoreError) else "internal")
+        async with asyncio.timeout(timeout_s):
+            return await asyncio.shield(work)
+    except TimeoutError as error:
+        raise StoreError(f"no answer within {timeout_s:g} s") from error
 
 
 class Database(Protocol):
@@ -152,32 +137,14 @@ def migrate(url: str) -> None:
     """
     import yoyo  # noqa: PLC0415 - slow to import, and needed once in a database's life
 
-    with _named_user(), yoyo.get_backend(url) as backend, as_file(files(__package__) / MIGRATIONS) as folder:
+    with yoyo.get_backend(url) as backend, as_file(files(__package__) / MIGRATIONS) as folder:
         migrations = yoyo.read_migrations(str(folder))
         backend.break_lock()
         with backend.lock():
             for migration in backend.to_apply(migrations):
                 # The tool itself writes in another transaction that a migration was applied. A program that ends
-                # between the two would leave tables that the next one cannot make, for ever.
+                # between the two would leave tables that the next one cannot make, for ever. Who applied it is not
+                # logged: the tool fails where the user has no name, as in a container.
                 with backend.transaction():
                     migration.process_steps(backend, "apply")
-                    backend.log_migration(migration, "apply")
                     backend.mark_one(migration, log=False)
-
-
-@contextlib.contextmanager
-def _named_user() -> Iterator[None]:
-    """Give a user without an entry in the password database, as a container has, a name while the block runs.
-
-    The migration tool writes down who applied a migration, and fails without a name.
-    """
-    try:
-        getpass.getuser()
-    except (KeyError, OSError):  # OSError since Python 3.13
-        os.environ["LOGNAME"] = f"uid-{os.geteuid()}"
-        try:
-            yield
-        finally:
-            del os.environ["LOGNAME"]
-    else:
-        yield

@@ -1,11 +1,11 @@
 """One run as its writer sees it: the state of its row, the events that wait, and how far they may be published."""
 
+import bisect
 import enum
 from collections.abc import Callable
 from typing import Final
 
-from dragoman.router.model.stored import AHEAD, StoredRun
-from dragoman.router.storage.batches import UnpackedEvents
+from dragoman.router.model.stored import AHEAD, StoredEvents, StoredRun
 from msgspec import Struct, field
 
 ROW_BYTES: Final = 64 * 1024
@@ -129,27 +129,16 @@ class LoggedRun(Struct, eq=False):
 
     def trim(self, written: int) -> int:
         """Drop the waiting events up to a sequence, which are written; return their size."""
-        if self.waiting and self.waiting[-1].sequence <= written:  # all of them, as mostly
-            count, size = len(self.waiting), self.waiting_bytes
-        else:
-            count, size = self._up_to(written)
+        count = bisect.bisect_right(self.waiting, written, key=lambda event: event.sequence)
+        size = sum([len(event.data) for event in self.waiting[:count]])
         del self.waiting[:count]
         self.waiting_bytes -= size
         if self.dropped <= written:
             self.dropped = 0
         return size
 
-    def _up_to(self, written: int) -> tuple[int, int]:
-        count = size = 0
-        for event in self.waiting:
-            if event.sequence > written:
-                break
-            count += 1
-            size += len(event.data)
-        return count, size
 
-
-def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[UnpackedEvents], int]:
+def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[StoredEvents], int]:
     """Return the waiting events as rows, and their size; missing events are a row without data.
 
     Args:
@@ -162,9 +151,9 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[UnpackedEvent
     if waiting and missing < expected and run.waiting_bytes <= min(most, ROW_BYTES):
         last = waiting[-1].sequence
         if last - expected + 1 == len(waiting):
-            row = UnpackedEvents(run_id, expected, last, [event.data for event in waiting])
+            row = StoredEvents(run_id, expected, last, [event.data for event in waiting])
             return [row], run.waiting_bytes
-    rows: list[UnpackedEvents] = []
+    rows: list[StoredEvents] = []
     events: list[bytes] = []
     first = size = total = 0
     for event in waiting:
@@ -174,10 +163,10 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[UnpackedEvent
             break
         if sequence != expected or size + len(data) > ROW_BYTES:
             if events:
-                rows.append(UnpackedEvents(run_id, first, first + len(events) - 1, events))
+                rows.append(StoredEvents(run_id, first, first + len(events) - 1, events))
                 events, size = [], 0
             if sequence != expected:
-                rows.append(UnpackedEvents(run_id, expected, sequence - 1, None))
+                rows.append(StoredEvents(run_id, expected, sequence - 1, None))
         if not events:
             first = sequence
         events.append(data)
@@ -185,7 +174,7 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[UnpackedEvent
         total += len(data)
         expected = sequence + 1
     if events:
-        rows.append(UnpackedEvents(run_id, first, first + len(events) - 1, events))
+        rows.append(StoredEvents(run_id, first, first + len(events) - 1, events))
     if missing >= expected:
-        rows.append(UnpackedEvents(run_id, expected, missing, None))
+        rows.append(StoredEvents(run_id, expected, missing, None))
     return rows, total

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.router.model.stored import StoredProgress, StoredRun
-from dragoman.router.storage.batches import UnpackedEvents
+from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
 from dragoman.router.storage.logged import NOTED, WRITE_BYTES, LoggedRun, RowState, rows_of
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +14,7 @@ class Write(Struct, frozen=True):
     run: LoggedRun
     row: StoredRun | StoredProgress
     """Its row as it is then, or only what changes of it."""
-    events: Sequence[UnpackedEvents]
+    events: Sequence[StoredEvents]
     upto: int
     """The last sequence that is written then."""
     changes: int
@@ -49,7 +48,7 @@ def plan(runs: Iterable[LoggedRun], budget: int = WRITE_BYTES) -> list[Write]:
     return writes
 
 
-def _write(run: LoggedRun, events: Sequence[UnpackedEvents], size: int) -> Write:
+def _write(run: LoggedRun, events: Sequence[StoredEvents], size: int) -> Write:
     logged, size = events[-1].last if events else run.logged, run.size + size
     is_complete, is_new = not run.waiting or logged >= run.waiting[-1].sequence, run.state is RowState.NEW
     may_lag = bool(events) and logged <= run.noted + NOTED

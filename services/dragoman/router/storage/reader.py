@@ -7,7 +7,6 @@ from dragoman.protocol.wire import FIELD_BY_KIND, peek
 from dragoman.router.model.errors import log_unavailable, unknown_run
 from dragoman.router.model.stored import StoredEvents
 from dragoman.router.model.tasks import nothing
-from dragoman.router.storage.batches import unpack
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.store import Store
 from dragoman.v1 import event_pb2 as pb
@@ -119,10 +118,10 @@ class StoredEventReader:
         events: list[bytes] = []
         if row.first > self.last_sequence + 1:
             events.append(self._gap(row.first - 1))
-        if row.data is None:
+        if row.events is None:
             events.append(self._gap(row.last))
             return events
-        for data in unpack(row.data):
+        for data in row.events:
             sequence = peek(data).sequence
             if sequence > self.last_sequence and self._is_published(sequence):
                 events.append(data)

@@ -4,7 +4,6 @@ from typing import Final, cast
 
 from dragoman.protocol.limits import MIB
 from dragoman.router.storage.database import Database
-from dragoman.router.storage.spending_table import LOCK, folded
 
 _FORGOTTEN_AT_ONCE: Final = 200
 _FREED_AT_ONCE: Final = 32 * MIB
@@ -15,8 +14,7 @@ _OLDEST: Final = (
     " ORDER BY finished_at, run_id LIMIT :size"
 )
 _UP_TO: Final = f"{_FINISHED} AND (finished_at, run_id) <= (:finished_at, :run_id)"
-_IDS: Final = f"SELECT run_id {_UP_TO}"
-_FORGET_EVENTS: Final = f"DELETE FROM events WHERE run_id IN ({_IDS})"  # noqa: S608 - constants
+_FORGET_EVENTS: Final = f"DELETE FROM events WHERE run_id IN (SELECT run_id {_UP_TO})"  # noqa: S608 - constants
 _FORGET_RUNS: Final = f"DELETE {_UP_TO}"
 
 
@@ -46,6 +44,5 @@ class RetentionTable:
             number, freed = number + 1, freed + size
         if number:
             values = {"finished_at": rows[number - 1][0], "run_id": rows[number - 1][1]}
-            statements = (LOCK, *folded(_IDS), _FORGET_EVENTS, _FORGET_RUNS)
-            await self._database.execute((sql, values) for sql in statements)
+            await self._database.execute([(_FORGET_EVENTS, values), (_FORGET_RUNS, values)])
         return number

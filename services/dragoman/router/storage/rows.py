@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from dragoman.router.model.assignment import decode_place, encode_place
 from dragoman.router.model.stored import RunQuery, StoredEvents, StoredProgress, StoredRun
-from dragoman.router.storage.batches import UnpackedEvents
+from dragoman.router.storage.batches import pack
 from dragoman.router.storage.database import Row, Statement, Value
 from dragoman.v1 import router_pb2
 
@@ -87,7 +87,7 @@ def insertion(run: StoredRun) -> Statement:
     return _INSERT, run_values(run)
 
 
-def addition(events: StoredEvents | UnpackedEvents, owner: str) -> Statement:
+def addition(row: StoredEvents, owner: str) -> Statement:
     """Return the statement that adds events, if their run is still this owner's."""
     # A transaction whose answer was lost may have been done; it is repeated, perhaps with more events.
     sql = (
@@ -96,8 +96,8 @@ def addition(events: StoredEvents | UnpackedEvents, owner: str) -> Statement:
         " ON CONFLICT (run_id, first) DO UPDATE SET last = excluded.last, data = excluded.data"
         " WHERE excluded.last > events.last"
     )
-    values: dict[str, Value] = {"run_id": events.run_id, "first": events.first, "last": events.last}
-    return sql, {**values, "data": events.data, "owner": owner}
+    data = None if row.events is None else pack(row.events)
+    return sql, {"run_id": row.run_id, "first": row.first, "last": row.last, "data": data, "owner": owner}
 
 
 def update(run: StoredRun | StoredProgress) -> Statement:

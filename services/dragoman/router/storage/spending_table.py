@@ -1,7 +1,8 @@
 """What runs have spent of the operator's budgets, in the run log's database.
 
 A run's row of an account has what it has used so far, so that it may be written again and again. Some time after the
-run's end its rows are added to the one of the account that is of no run, so that there are few to add up.
+run's end, or once the run is deleted, its rows are added to the one of the account that is of no run, so that there
+are few to add up.
 """
 
 from typing import Final, cast
@@ -27,22 +28,21 @@ _WRITE: Final = (
 )
 _FOLD: Final = (
     f"INSERT INTO spending ({_KEY}, until, {_COLUMNS})"  # noqa: S608 - constants
-    f" SELECT '', budget, value, since, max(until), {_SUMS} FROM spending WHERE run_id IN ({{which}})"
-    f" GROUP BY budget, value, since"
+    f" SELECT '', budget, value, since, until, {_COLUMNS} FROM spending WHERE run_id = :run_id"
     f" ON CONFLICT ({_KEY}) DO UPDATE SET"
     f" {', '.join(f'{name} = spending.{name} + excluded.{name}' for name in AMOUNTS)}"
 )
-LOCK: Final = (
+_FOLDED: Final = "DELETE FROM spending WHERE run_id = :run_id"
+_LOCK: Final = (
     "INSERT INTO settings (name, value) VALUES ('retention', CAST('' AS blob))"
     " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
 """Of several routers one at a time adds up what runs have spent: each run's amounts once."""
-_FINISHED: Final = (
-    "SELECT DISTINCT run_id FROM spending WHERE run_id > '' AND EXISTS"
-    " (SELECT 1 FROM runs WHERE runs.run_id = spending.run_id AND finished_at < :before)"
+_ENDED: Final = (
+    "SELECT DISTINCT run_id FROM spending WHERE run_id > '' AND NOT EXISTS (SELECT 1 FROM runs"
+    " WHERE runs.run_id = spending.run_id AND (finished_at IS NULL OR finished_at >= :before))"
     " ORDER BY run_id LIMIT :size"
 )
-_STILL_FINISHED: Final = "SELECT run_id FROM runs WHERE run_id = :run_id AND finished_at < :before"
 _FOLDED_AT_ONCE: Final = 200
 _IN_ACCOUNT: Final = "budget = :budget AND value = :value AND since = :since"
 
@@ -60,15 +60,6 @@ def written(run: StoredRun, *, is_new: bool) -> list[Statement]:
         (sql, {"run_id": run.run_id, "owner": run.owner, **asdict(account), **asdict(spent)})
         for account, spent in run.spent.items()
     ]
-
-
-def folded(which: str) -> list[str]:
-    """Return the SQL that adds what runs have spent to the rows of no run, and deletes theirs.
-
-    Args:
-        which: a query for the runs' ids, of which another transaction must not do the same.
-    """
-    return [_FOLD.format(which=which), f"DELETE FROM spending WHERE run_id IN ({which})"]  # noqa: S608 - constants
 
 
 class SpendingTable:
@@ -99,17 +90,19 @@ class SpendingTable:
         return [(str(row[0]), _spent(row[1:])) for row in await self._database.fetch(sql, values)]
 
     async def fold(self, *, before: float) -> int:
-        """Add what some runs have spent that ended before a time to the rows of no run; return how many did.
+        """Add what some runs that ended before a time, or were deleted, have spent to the rows of no run.
 
         Args:
             before: seconds since the epoch; so long ago that no write of their end can be under way.
+
+        Returns:
+            How many runs these were.
         """
-        rows = await self._database.fetch(_FINISHED, {"before": before, "size": _FOLDED_AT_ONCE})
-        runs: list[dict[str, Value]] = [{"run_id": run_id, "before": before} for (run_id,) in rows]
-        if runs:
-            statements = ((sql, values) for values in runs for sql in folded(_STILL_FINISHED))
-            await self._database.execute([(LOCK, {}), *statements])
-        return len(runs)
+        rows = await self._database.fetch(_ENDED, {"before": before, "size": _FOLDED_AT_ONCE})
+        if rows:
+            folded = [(sql, {"run_id": run_id}) for (run_id,) in rows for sql in (_FOLD, _FOLDED)]
+            await self._database.execute([(_LOCK, {}), *folded])
+        return len(rows)
 
     async def delete_ended(self, *, before: float) -> int:
         """Delete what was spent in periods that ended before a time, in seconds since the epoch; return how much."""

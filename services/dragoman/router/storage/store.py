@@ -7,7 +7,7 @@ from typing import Final, cast
 from dragoman.router.model.stored import RunQuery, StoredEvents, StoredProgress, StoredRun
 from dragoman.router.storage.active_table import ActiveTable
 from dragoman.router.storage.agent_table import AgentTable
-from dragoman.router.storage.batches import UnpackedEvents
+from dragoman.router.storage.batches import unpack
 from dragoman.router.storage.database import Database, Statement, Value
 from dragoman.router.storage.lease_table import LeaseTable
 from dragoman.router.storage.retention_table import RetentionTable
@@ -121,7 +121,7 @@ class Store:
 
     async def write(
         self,
-        events: Sequence[StoredEvents | UnpackedEvents],
+        events: Sequence[StoredEvents],
         runs: Sequence[StoredRun | StoredProgress],
         new: Container[str] = (),
     ) -> list[str]:
@@ -169,8 +169,8 @@ class Store:
         values: dict[str, Value] = {"run_id": run_id, "after": after, "size": _PAGE_ROWS, "most": _PAGE_BYTES}
         rows = await self._database.fetch(_PAGE, values)
         return [
-            StoredEvents(run_id, cast("int", first), cast("int", last), cast("bytes | None", data))
-            for first, last, data in rows
+            StoredEvents(run_id, first, last, None if data is None else list(unpack(data)))
+            for first, last, data in cast("list[tuple[int, int, bytes | None]]", rows)
         ]
 
     async def remove(self, run_id: str, owner: str) -> None:
