@@ -326,7 +326,7 @@ func TestAServerThatIsNotThereIsReportedAtOnce(t *testing.T) {
 	}
 	defer client.Close()
 	_, err = client.Execute(t.Context(), &pb.ExecuteRequest{})
-	if dragoman.FromError(err).Code != codes.Unavailable {
+	if failed := dragoman.FromError(err); failed.Code != codes.Unavailable || !strings.Contains(failed.Message, "dragoman serve") {
 		t.Errorf("%v", err)
 	}
 }

@@ -3,6 +3,7 @@ package dragoman
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,9 @@ import (
 
 // Domain is ErrorInfo.domain of every status of the contract.
 const Domain = "dragoman"
+
+// noServer finds what the system reports where no server listens.
+var noServer = regexp.MustCompile(`connect: (no such file or directory|connection refused)`)
 
 // Reason is ErrorInfo.reason: what programs decide by. The comments of the contract say when each is returned.
 type Reason string
@@ -35,6 +39,7 @@ const (
 	ArtifactNotFound   Reason = "ARTIFACT_NOT_FOUND"
 	ServiceUnknown     Reason = "SERVICE_UNKNOWN"
 	RunIDReused        Reason = "RUN_ID_REUSED"
+	InputIDReused      Reason = "INPUT_ID_REUSED"
 	AdapterTaken       Reason = "ADAPTER_TAKEN"
 	AgentExists        Reason = "AGENT_EXISTS"
 	VersionMismatch    Reason = "VERSION_MISMATCH"
@@ -43,6 +48,7 @@ const (
 	AlreadyResolved    Reason = "ALREADY_RESOLVED"
 	RequestExpired     Reason = "REQUEST_EXPIRED"
 	RunFinished        Reason = "RUN_FINISHED"
+	UpdateRefused      Reason = "UPDATE_REFUSED"
 	ChangesUnknown     Reason = "CHANGES_UNKNOWN"
 	ArtifactsGone      Reason = "ARTIFACTS_GONE"
 	RevisionTooOld     Reason = "REVISION_TOO_OLD"
@@ -58,6 +64,9 @@ const (
 	SequenceAhead      Reason = "SEQUENCE_AHEAD"
 	SlowConsumer       Reason = "SLOW_CONSUMER"
 	TooManyRuns        Reason = "TOO_MANY_RUNS"
+	TooManyInputs      Reason = "TOO_MANY_INPUTS"
+	QuotaExceeded      Reason = "QUOTA_EXCEEDED"
+	BudgetSpent        Reason = "BUDGET_SPENT"
 	MessageTooLarge    Reason = "MESSAGE_TOO_LARGE"
 	AdapterUnavailable Reason = "ADAPTER_UNAVAILABLE"
 	Draining           Reason = "DRAINING"
@@ -72,14 +81,16 @@ func (r Reason) Code() codes.Code {
 	switch r {
 	case InvalidRequest, NotSupported, AdapterRequired, InvalidAnswer, InvalidPageToken:
 		return codes.InvalidArgument
-	case AdapterNotFound, RunNotFound, RequestNotFound, SessionNotFound, AgentNotFound, ServiceUnknown:
+	case AdapterNotFound, RunNotFound, RequestNotFound, SessionNotFound, AgentNotFound, ArtifactNotFound,
+		ServiceUnknown:
 		return codes.NotFound
-	case RunIDReused, AdapterTaken, AgentExists:
+	case RunIDReused, InputIDReused, AdapterTaken, AgentExists:
 		return codes.AlreadyExists
 	case VersionMismatch:
 		return codes.Aborted
-	case CapabilityMissing, SessionBusy, AlreadyResolved, RequestExpired, RunFinished, ChangesUnknown, RevisionTooOld,
-		AdapterUnreachable, AdapterRefused, AdapterNotLaunched, AddressUntrusted, AgentIncomplete:
+	case CapabilityMissing, SessionBusy, AlreadyResolved, RequestExpired, RunFinished, UpdateRefused, ChangesUnknown,
+		ArtifactsGone, RevisionTooOld, AdapterUnreachable, AdapterRefused, AdapterNotLaunched, AddressUntrusted,
+		AgentIncomplete:
 		return codes.FailedPrecondition
 	case TokenRequired:
 		return codes.Unauthenticated
@@ -87,7 +98,7 @@ func (r Reason) Code() codes.Code {
 		return codes.PermissionDenied
 	case SequenceAhead:
 		return codes.OutOfRange
-	case SlowConsumer, TooManyRuns, MessageTooLarge:
+	case SlowConsumer, TooManyRuns, TooManyInputs, QuotaExceeded, BudgetSpent, MessageTooLarge:
 		return codes.ResourceExhausted
 	case AdapterUnavailable, Draining, RunLogUnavailable, BreakerOpen:
 		return codes.Unavailable
@@ -205,6 +216,9 @@ func FromError(err error) *Error {
 		case *errdetails.RetryInfo:
 			converted.RetryAfter = detail.GetRetryDelay().AsDuration()
 		}
+	}
+	if converted.Reason == "" && noServer.MatchString(converted.Message) {
+		converted.Message += "; start a router with 'dragoman serve', or name another address"
 	}
 	return converted
 }

@@ -9,6 +9,7 @@ import { StatusSchema } from "./gen/google/rpc/status_pb.js";
 export const DOMAIN = "dragoman";
 
 const DETAILS = "grpc-status-details-bin";
+const NO_SERVER = /connect (?:ENOENT|ECONNREFUSED) (\S+?)\.?(?:\s|$)/;
 
 const CODES = {
   INVALID_REQUEST: status.INVALID_ARGUMENT,
@@ -24,6 +25,7 @@ const CODES = {
   ARTIFACT_NOT_FOUND: status.NOT_FOUND,
   SERVICE_UNKNOWN: status.NOT_FOUND,
   RUN_ID_REUSED: status.ALREADY_EXISTS,
+  INPUT_ID_REUSED: status.ALREADY_EXISTS,
   ADAPTER_TAKEN: status.ALREADY_EXISTS,
   AGENT_EXISTS: status.ALREADY_EXISTS,
   VERSION_MISMATCH: status.ABORTED,
@@ -32,18 +34,25 @@ const CODES = {
   ALREADY_RESOLVED: status.FAILED_PRECONDITION,
   REQUEST_EXPIRED: status.FAILED_PRECONDITION,
   RUN_FINISHED: status.FAILED_PRECONDITION,
+  UPDATE_REFUSED: status.FAILED_PRECONDITION,
   CHANGES_UNKNOWN: status.FAILED_PRECONDITION,
   ARTIFACTS_GONE: status.FAILED_PRECONDITION,
   REVISION_TOO_OLD: status.FAILED_PRECONDITION,
   ADAPTER_UNREACHABLE: status.FAILED_PRECONDITION,
   ADAPTER_REFUSED: status.FAILED_PRECONDITION,
+  ADAPTER_NOT_LAUNCHED: status.FAILED_PRECONDITION,
   ADDRESS_UNTRUSTED: status.FAILED_PRECONDITION,
   AGENT_INCOMPLETE: status.FAILED_PRECONDITION,
   TOKEN_REQUIRED: status.UNAUTHENTICATED,
   CALLER_REFUSED: status.PERMISSION_DENIED,
+  NOT_PERMITTED: status.PERMISSION_DENIED,
+  POLICY_DENIED: status.PERMISSION_DENIED,
   SEQUENCE_AHEAD: status.OUT_OF_RANGE,
   SLOW_CONSUMER: status.RESOURCE_EXHAUSTED,
   TOO_MANY_RUNS: status.RESOURCE_EXHAUSTED,
+  TOO_MANY_INPUTS: status.RESOURCE_EXHAUSTED,
+  QUOTA_EXCEEDED: status.RESOURCE_EXHAUSTED,
+  BUDGET_SPENT: status.RESOURCE_EXHAUSTED,
   MESSAGE_TOO_LARGE: status.RESOURCE_EXHAUSTED,
   ADAPTER_UNAVAILABLE: status.UNAVAILABLE,
   DRAINING: status.UNAVAILABLE,
@@ -134,7 +143,14 @@ export function fromStatus(cause: unknown): DragomanError {
     const retry = anyUnpack(detail, RetryInfoSchema);
     if (retry?.retryDelay) found.retryAfterMs = durationMs(retry.retryDelay);
   }
-  return new DragomanError(reason, details, found, code);
+  return new DragomanError(reason, reason === undefined ? explained(details) : details, found, code);
+}
+
+/** Returns the message of a call that reached no server, with what to do; any other as it is. */
+function explained(message: string): string {
+  const place = NO_SERVER.exec(message)?.[1];
+  if (place === undefined) return message;
+  return `no server listens at ${place}; start a router with 'dragoman serve', or name another address`;
 }
 
 function detailsOf(metadata: Metadata | undefined): Any[] {

@@ -224,7 +224,9 @@ test("a signal ends the stream, not the run", async (t) => {
 
 test("a call that no server answers fails at once", async (t) => {
   const client = new Client(new Fake(t).address);
-  await assert.rejects(client.describe(), { code: 14, retryable: true });
-  await assert.rejects(client.execute({}).wait(), { code: 14 });
+  const place = client.address.slice("unix:".length);
+  const message = `no server listens at ${place}; start a router with 'dragoman serve', or name another address`;
+  await assert.rejects(client.describe(), { code: 14, retryable: true, message });
+  await assert.rejects(client.execute({}).wait(), { code: 14, message });
   client.close();
 });
