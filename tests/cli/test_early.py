@@ -1,8 +1,13 @@
 """The adapter of a command that starts before the command line is read."""
 
+import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from dragoman.cli.connection.early import started_early
 from dragoman.cli.main import main
@@ -10,7 +15,7 @@ from dragoman.router.adapters.discovery import entry_point_specs
 from dragoman.router.adapters.launch_spec import OURS, LaunchSpec, installed_launch
 from dragoman.router.adapters.starting import GuardStarter, StartedGuard
 
-from tests.router.harness import is_alive
+from tests.router.harness import PATIENCE_S, is_alive
 
 RUN = ["process", "hello", "--config", "command=cat"]
 
@@ -58,6 +63,29 @@ def test_nothing_is_left_of_one_that_started_in_vain(
     assert (out, err.splitlines()[0]) == ("", "Usage: dragoman run [OPTIONS] ADAPTER [PROMPT]")
     (started,) = handed_out
     assert not started.paths.socket.parent.exists()
+
+
+IMPORTS = """
+import sys
+from dragoman.cli.connection.early import started_early
+with started_early(sys.argv[1:]) as starting:
+    (started,) = starting.starter._prepared
+    print(started.process.pid, started.process.stdout.readline().decode(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_it_ends_with_a_command_that_is_killed_while_it_still_imports(signum: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", IMPORTS, *RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout is not None
+        guard_pid, _, event = command.stdout.readline().partition(" ")
+        started = [psutil.Process(int(guard_pid)), psutil.Process(json.loads(event)["pid"])]
+        command.send_signal(signum)
+    _, left = psutil.wait_procs(started, timeout=PATIENCE_S)
+    assert not left
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,19 @@ class Guarded:
 
 
 class GuardedAdapter:
-    """A command under a guard with a control socket, an instance file and a log."""
+    """A command under a guard with a control socket, an instance file and a log.
 
-    def __init__(self, argv: tuple[str, ...], env: dict[str, str], folder: Path, **options: Any) -> None:
+    Args:
+        argv: The command.
+        env: Its environment.
+        folder: Where the files are.
+        is_claimed: Whether the launcher's socket stays open, so that the guard needs no router.
+        options: Of the guard.
+    """
+
+    def __init__(
+        self, argv: tuple[str, ...], env: dict[str, str], folder: Path, *, is_claimed: bool = False, **options: Any
+    ) -> None:
         self.instance = folder / "one.json"
         self.control = folder / "one.sock"
         self.log = folder / "one.log"
@@ -104,14 +114,16 @@ class GuardedAdapter:
             listen="unix:/nowhere",
             **options,
         )
-        with guard_command(adapter_guard(argv, guard_options)) as (command, arguments_fd):
+        self.claim, theirs = socket.socketpair()
+        arguments = adapter_guard(argv, guard_options, control_fd=theirs.fileno())
+        with theirs, guard_command(arguments) as (command, arguments_fd):
             self.process = subprocess.Popen(
                 command,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=[arguments_fd],
+                pass_fds=[theirs.fileno(), arguments_fd],
                 start_new_session=True,
             )
         # Both end when the adapter runs, or cannot.
@@ -119,6 +131,8 @@ class GuardedAdapter:
         assert self.process.stderr is not None
         self.stdout_text = self.process.stdout.read()
         self.stderr_text = self.process.stderr.read().decode()
+        if not is_claimed:
+            self.claim.close()
         self._lines: list[ControlConnection] = []
 
     def first(self) -> dict[str, Any]:
@@ -155,6 +169,7 @@ class GuardedAdapter:
         return self.process.wait(DEADLINE_S)
 
     def close(self) -> None:
+        self.claim.close()
         for line in self._lines:
             line.close()
         self.process.send_signal(signal.SIGTERM)

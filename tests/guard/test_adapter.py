@@ -142,14 +142,19 @@ def test_unclaimed_it_is_asked_to_stop_then_killed(start_adapter: AdapterStarter
     assert deaf.wait() == 128 + signal.SIGKILL
 
 
-def test_without_an_orphan_time_it_still_waits_for_its_first_router(start_adapter: AdapterStarter) -> None:
-    adapter = start_adapter(LIVES, orphan_after_s=0.0)
+def test_its_launcher_claims_it_until_a_router_is_connected(start_adapter: AdapterStarter) -> None:
+    adapter = start_adapter(LIVES, orphan_after_s=0.0, is_claimed=True)
     adapter.await_log("\n")  # it runs
     line = adapter.connect()
+    adapter.claim.close()
     line.event()
     assert line.is_silent(0.2)
     line.close()
     assert adapter.wait() == 128 + signal.SIGTERM
+
+
+def test_without_an_orphan_time_it_ends_with_its_launcher(start_adapter: AdapterStarter) -> None:
+    assert start_adapter(LIVES, orphan_after_s=0.0).wait() == 128 + signal.SIGTERM
 
 
 def test_a_claim_holds_while_one_router_is_connected(start_adapter: AdapterStarter) -> None:

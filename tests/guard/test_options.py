@@ -7,6 +7,7 @@ from dragoman.guard.launch import guard_command, run_guard
 from dragoman.guard.options import DEFAULT_GRACE_S, UsageError, parse
 
 HOUSE = ("--control", "c", "--instance", "i", "--log", "l")
+CLAIM = "--control-fd=3"
 
 
 def test_both_spellings_of_a_value() -> None:
@@ -17,7 +18,7 @@ def test_both_spellings_of_a_value() -> None:
 
 
 def test_a_house_has_all_its_paths() -> None:
-    options = parse([*HOUSE, "--log-bytes=10", "--log-keep=0", "--orphan-after=3", "--", "x"])
+    options = parse([*HOUSE, CLAIM, "--log-bytes=10", "--log-keep=0", "--orphan-after=3", "--", "x"])
     assert (options.control, options.instance, options.log) == ("c", "i", "l")
     assert (options.log_bytes, options.log_keep, options.orphan_after) == (10, 0, 3.0)
     assert options.grace == DEFAULT_GRACE_S
@@ -47,7 +48,7 @@ def test_a_container_waits_for_ever_by_default() -> None:
         (["--log-keep=-1", "--", "x"], "--log-keep: '-1' is not an integer"),
         (["--control=c", "--", "x"], "require each other"),
         (["--log=l", "--", "x"], "require each other"),
-        ([*HOUSE, "--control-fd=3", "--", "x"], "mutually exclusive"),
+        ([*HOUSE, "--", "x"], "--control requires --control-fd"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused_with_the_reason(arguments: list[str], complaint: str) -> None:
@@ -57,7 +58,7 @@ def test_what_cannot_be_obeyed_is_refused_with_the_reason(arguments: list[str], 
 
 def test_a_socket_path_is_measured_in_bytes() -> None:
     longest = "é" * 53 + "x"
-    assert parse(["--control", longest, "--instance=i", "--log=l", "--", "x"]).control == longest
+    assert parse(["--control", longest, CLAIM, "--instance=i", "--log=l", "--", "x"]).control == longest
     with pytest.raises(UsageError, match="has 108 bytes, the system allows 107"):
         parse(["--control", longest + "x", "--instance=i", "--log=l", "--", "x"])
 

@@ -104,8 +104,9 @@ def test_one_that_has_ended_meanwhile_is_started_again(folder: Path) -> None:
         starter.prepare("fake", spec)
         (first,) = starter._prepared
         first.process.wait()
-        with starter.start("fake", spec).process as second:
-            assert second.pid != first.process.pid
+        second = starter.start("fake", spec)
+        with second.claim, second.process:
+            assert second.process.pid != first.process.pid
         assert starter._prepared == []
 
 

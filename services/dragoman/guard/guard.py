@@ -5,8 +5,9 @@ Three ways of being owned:
 *a run* (``--control-fd``): the owner holds the other end of a connected socket. When that closes,
     the owner is dead, and the guard kills the whole process tree at once. One that was started with
     ``--wait-fd`` gets its command through that socket, and may get another once nothing of the first is left.
-*an adapter* (``--control``): routers connect to a socket. While none is connected the orphan timer
-    runs; when it fires, the guard terminates the adapter and, after the grace, kills it.
+*an adapter* (``--control`` and ``--control-fd``): its launcher holds the other end of a connected socket, and routers
+    connect to another. While there is neither launcher nor router the orphan timer runs; when it fires, the guard
+    terminates the adapter and, after the grace, kills it.
 *a container's first process* (neither): the guard forwards signals to the command.
 
 In all three: when the command ends, the guard sends TERM to the remaining processes and, after the
@@ -50,8 +51,6 @@ EXIT_LOCKED = 73
 EXIT_NOT_STARTED = 126
 EXIT_NOT_FOUND = 127
 
-CONNECT_S = 10.0
-"""Seconds for which the guard of an adapter that does not outlive its router waits for the first connection."""
 WATCH_S = (0.1, 2.0)
 """Seconds between snapshots where there is no subreaper: at first, and at most after doubling."""
 
@@ -316,7 +315,6 @@ class Guard:
         self._adapter_control = house
         self._watch(house.listener.fileno(), self._accept)
         self._watch(house.output, self._copy_output)
-        self._lifecycle.start_orphan_timer(time.monotonic(), self._options.orphan_after or CONNECT_S)
         return True
 
     def _accept(self) -> None:
@@ -337,7 +335,7 @@ class Guard:
         self._failure = EXIT_NOT_FOUND if error.errno_name == "ENOENT" else EXIT_NOT_STARTED
         self._report_start({"event": "spawn_failed", "errno": error.errno_name, "message": error.message})
         self._publish({"event": "gone", "confirmed": True, "killed": [], "survivors": []})
-        if self._options.control_fd is None:
+        if self._options.control_fd is None or self._adapter_control is not None:
             _print_error(f"cannot start: {error.message}")
         if self._adapter_control is not None:
             self._adapter_control.log_note(f"cannot start: {error.message}")

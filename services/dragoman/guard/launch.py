@@ -63,8 +63,7 @@ class AdapterOptions(NamedTuple):
         listen: Recorded in the instance file: where the adapter listens.
         log_bytes: Size at which the log is rotated.
         log_keep: How many rotated logs are kept beside the current one.
-        orphan_after_s: Seconds without a connected router before the guard stops the adapter.
-            With 0 the first one has 10 s to connect.
+        orphan_after_s: Seconds without its launcher and a connected router before the guard stops the adapter.
         grace_s: Seconds between TERM and KILL for the adapter.
         linger_s: Seconds between TERM and KILL for processes that outlive it.
     """
@@ -81,15 +80,18 @@ class AdapterOptions(NamedTuple):
     linger_s: float = DEFAULT_LINGER_S
 
 
-def adapter_guard(argv: Sequence[str], options: AdapterOptions) -> list[str]:
+def adapter_guard(argv: Sequence[str], options: AdapterOptions, *, control_fd: int) -> list[str]:
     """Return the arguments of a guard that runs an adapter.
 
-    Start it in a session of its own, without stdin, with stdout and stderr as pipes. The guard
+    Start it in a session of its own, without stdin, with stdout and stderr as pipes, and with `control_fd` inherited,
+    one end of a stream socket pair. Close the other end once a router is connected; until then it claims the adapter
+    as a router does, and no longer than this process lives. The guard
     closes both once the adapter runs. Before, it writes the ``spawned`` or ``spawn_failed`` event
     to stdout as one line of JSON, and errors to stderr. The instance file exists by then.
     """
     values = {name.removesuffix("_s"): value for name, value in options._asdict().items()}
-    return [*(f"--{name.replace('_', '-')}={value}" for name, value in values.items()), "--", *argv]
+    own = (f"--{name.replace('_', '-')}={value}" for name, value in values.items())
+    return [f"--control-fd={control_fd}", *own, "--", *argv]
 
 
 @contextmanager

@@ -36,8 +36,8 @@ class Options:
         argv: The command, never empty; looked up in ``PATH`` unless it contains a slash.
         cwd: The command's working directory; None means the guard's own.
         environment: ``NAME=value`` of each of the command's variables; None means those of the guard.
-        control_fd: Connected socket to the owner; None when there is none.
-        control: Path of the control socket to listen on; None when there is none.
+        control_fd: Connected socket to the owner, or to the launcher of what routers own; None when there is none.
+        control: Path of the control socket to listen on, for routers; None when there is none.
         instance: Path of the instance file; set exactly when ``control`` is.
         instance_id: Recorded in the instance file; chosen by the launcher.
         listen: Recorded in the instance file: where the command listens.
@@ -163,8 +163,8 @@ def _check(options: Options) -> None:
     together = [options.control is None, options.instance is None, options.log is None]
     if any(together) and not all(together):
         raise UsageError("--control, --instance and --log require each other")
-    if options.control is not None and options.control_fd is not None:
-        raise UsageError("--control and --control-fd are mutually exclusive")
+    if options.control is not None and options.control_fd is None:
+        raise UsageError("--control requires --control-fd")
     if options.grace is None and not options.is_forwarding:
         options.grace = DEFAULT_GRACE_S
 

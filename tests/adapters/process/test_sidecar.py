@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from socket import socketpair
 
 import pytest
 import pytest_asyncio
@@ -99,8 +100,10 @@ async def serving_program(tmp_path: Path, *, guarded: bool) -> AsyncIterator[Pro
                 log=temporary / "log",
                 listen=f"unix:{socket}",
             )
-            command, words_fd = stack.enter_context(guard_command(adapter_guard(command, options)))
-            inherited.append(words_fd)
+            _, theirs = (stack.enter_context(end) for end in socketpair())
+            arguments = adapter_guard(command, options, control_fd=theirs.fileno())
+            command, words_fd = stack.enter_context(guard_command(arguments))
+            inherited += [theirs.fileno(), words_fd]
         process = await asyncio.create_subprocess_exec(
             *command, env=environment, stdout=output, stderr=output, cwd=tmp_path, pass_fds=inherited
         )

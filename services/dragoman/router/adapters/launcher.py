@@ -56,8 +56,9 @@ class GuardLauncher:
         started = self._starter.start(name, spec)
         guard, paths = started.process, started.paths
         try:
-            spawned = await asyncio.to_thread(_start_event, guard)
-            reader, writer = await asyncio.open_unix_connection(str(paths.control))
+            with started.claim:
+                spawned = await asyncio.to_thread(_start_event, guard)
+                reader, writer = await asyncio.open_unix_connection(str(paths.control))
         except OSError as error:
             # The guard reported the start, so adapter and guard have ended since.
             code = await asyncio.to_thread(_exit_code_of, guard)

@@ -6,6 +6,7 @@ It imports little: the adapter of a command starts before most of the command is
 import contextlib
 import itertools
 import os
+import socket
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +46,8 @@ class StartedGuard(NamedTuple):
     spec: LaunchSpec
     paths: AdapterPaths
     process: "subprocess.Popen[bytes]"
+    claim: socket.socket
+    """Open while no router is connected, so that the adapter lives as long as this process, and no longer."""
 
 
 class GuardStarter:
@@ -95,7 +98,10 @@ class GuardStarter:
             listen=f"unix:{paths.socket}",
             orphan_after_s=self._orphan_after_s,
         )
-        with guard_command(adapter_guard(spec.command, options)) as (command, arguments_fd):
+        claim, theirs = socket.socketpair()
+        arguments = adapter_guard(spec.command, options, control_fd=theirs.fileno())
+        with contextlib.ExitStack() as undo, theirs, guard_command(arguments) as (command, arguments_fd):
+            undo.callback(claim.close)
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -104,10 +110,11 @@ class GuardStarter:
                 env=adapter_environment(spec, paths.socket),
                 # Not the router's own directory, which may be a workspace.
                 cwd=self._runtime,
-                pass_fds=[arguments_fd],
+                pass_fds=[theirs.fileno(), arguments_fd],
                 start_new_session=True,
             )
-        return StartedGuard(name, spec, paths, process)
+            undo.pop_all()
+        return StartedGuard(name, spec, paths, process, claim)
 
     def close(self) -> None:
         """End what was prepared and not used, and wait until it is gone."""
@@ -130,7 +137,7 @@ class GuardStarter:
 
 def _end(started: StartedGuard) -> None:
     """Wait until a guard has ended that was ordered to."""
-    with started.process as guard:
+    with started.claim, started.process as guard:
         try:
             guard.wait(_END_S)
         except subprocess.TimeoutExpired:
