@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.router.runs.answers import repeat_answer
+from dragoman.router.policy.answers import repeat_answer
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 

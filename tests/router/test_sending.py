@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.server import Context
-from dragoman.router.runs.answers import repeat_input
+from dragoman.router.policy.answers import repeat_input
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2

@@ -252,7 +252,7 @@ class _Running:
         watched.observer, runs.ended = self.metrics or watched.observer, watched.ended
         self.webhooks = _webhooks(config.webhooks, clock)
         if self.webhooks is not None:
-            runs.heard, runs.ended = self.webhooks.heard, _both(watched.ended, self.webhooks.ended)
+            runs.host.heard, runs.ended = self.webhooks.heard, _both(watched.ended, self.webhooks.ended)
         services = {
             _ADAPTERS: service_handler(
                 _ADAPTERS,

@@ -55,9 +55,8 @@ class World:
         )
         backend: Any = SimpleNamespace(record=listed)
         self.instance: Any = SimpleNamespace(channel=SimpleNamespace(address="unix:/a"), instance_id="i")
-        self.over: list[Run] = []
-        self.superseded: list[Run] = []
-        host = RunHost(SystemClock(), Tasks(), over=self.over.append, superseded=self.superseded.append)
+        self.closed: list[Run] = []
+        host = RunHost(SystemClock(), Tasks(), closed=self.closed.append)
         record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
         self.run = Run(record, cast("AdapterBackend", backend), host)
         self.run.ledger = Unlogged()
@@ -146,7 +145,7 @@ async def lived(names: list[str]) -> None:
     if isinstance(run.state, states.Live):
         run.send(to.Abandoned(adapter_lost("fake", "is gone")))
     assert await run.until(states.is_over, 9)
-    assert len(world.over) + len(world.superseded) == 1
+    assert world.closed == [run]
     run.end_streams()
     checker = OrderChecker()
     sequences = []

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.model.run_record import adapter_lost
+from dragoman.router.policy.answers import is_perhaps_recorded
 from dragoman.router.runs import inputs as to
 from dragoman.router.runs import state as states
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.answers import is_perhaps_recorded
 from dragoman.router.runs.sending import send
 from dragoman.v1 import adapter_pb2 as api
 

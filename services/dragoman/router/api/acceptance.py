@@ -15,8 +15,8 @@ from dragoman.router.model.ports import RequestPolicy
 from dragoman.router.model.stored import TaskId
 from dragoman.router.policy.fallback import settings_problem
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.answers import Sent
 from dragoman.router.runs.registry import RunRegistry
+from dragoman.router.runs.sending import Sent
 from dragoman.v1 import adapter_pb2 as pb
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Acceptance:
         if (known := self._runs.same(sent)) is not None:
             return known, False
         self._quotas.check_runs(self._live)
-        self._runs.exclusion.refuse_request(request, backend)
+        self._runs.exclusion.refuse_beside((request.agent.company_id, request.agent.id, request.task_key), backend)
         _refuse_unknown_settings(request, chain)
         issued = self._issue(request)
         run = self._runs.execute(request, backend, session, sent, agent_name)

@@ -26,9 +26,9 @@ from dragoman.router.api.streaming import RunStreams, SupersededError, kept_aliv
 from dragoman.router.api.validation import execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
 from dragoman.router.model.errors import finished
-from dragoman.router.runs.answers import Sent, is_perhaps_recorded, recorded
+from dragoman.router.policy.answers import is_perhaps_recorded
 from dragoman.router.runs.cancellation import cancel, how_it_ended
-from dragoman.router.runs.sending import method_of, send
+from dragoman.router.runs.sending import Sent, method_of, recorded, send
 from dragoman.router.runs.state import Superseded, is_replayed
 from dragoman.v1 import adapter_pb2 as pb
 from google.protobuf.message import Message

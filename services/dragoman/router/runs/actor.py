@@ -68,7 +68,7 @@ _STORED_S = 2.0
 _log = Logger("dragoman.router")
 
 
-class RunHost(Struct, frozen=True):
+class RunHost(Struct):
     """What the runs' registry gives all its runs."""
 
     clock: Clock
@@ -76,10 +76,8 @@ class RunHost(Struct, frozen=True):
     """Tasks that outlive the calls that start them."""
     memory: SharedBound = field(default_factory=lambda: SharedBound(_ALL_MEMORY_BYTES))
     """Bounds what the events of all runs take."""
-    over: Callable[["Run"], None] = nothing
-    """Called once the run is over: its result is published, or it is rejected."""
-    superseded: Callable[["Run"], None] = nothing
-    """Called once another router owns the run."""
+    closed: Callable[["Run"], None] = nothing
+    """Called once the run is over: its result is published, it is rejected, or another router owns it."""
     orphaned: Callable[["Run"], None] = nothing
     """Called once no client has kept the run alive for too long."""
     heard: Callable[["Run", pb.AgentEvent], None] = nothing
@@ -278,14 +276,14 @@ class Run(RunMachine):
                 ended = self.record.result
                 outcome = enum_name(pb.Outcome.DESCRIPTOR, ended.outcome) if ended is not None else ""
                 self.log.info("run ended", outcome=outcome, sequence=event.sequence)
-                self._close(self._host.over)
+                self._close()
             case do.Reject(error):
                 self.log.info("run rejected", reason=error.reason.value if error.reason else error.code.name)
-                self._close(self._host.over)
+                self._close()
             case do.Release():
                 self.log.warning("ownership lost to another router")
                 self.end_streams(stop=True)  # readers attach again, and are sent to the new owner
-                self._close(self._host.superseded)
+                self._close()
 
     async def _await_stored(self, event: Durable, then: Input) -> None:
         """Wait until an event is stored: should this router die, no other one may find another event in its place.
@@ -299,9 +297,9 @@ class Run(RunMachine):
                 break
         self.send(LeaseLost() if self.ledger.is_taken else then)
 
-    def _close(self, ended: Callable[["Run"], None]) -> None:
+    def _close(self) -> None:
         self.notices.stop()
         if not isinstance(self.state, Superseded):
             self.fanout.close()
         self.keepalive.close()
-        ended(self)
+        self._host.closed(self)

@@ -150,15 +150,12 @@ class AdmissionController:
         self._changes.notify()
 
     def _note(self, key: BreakerKey, run: Run) -> None:
-        was_probe = self.breakers.is_probe(key, run.run_id)
+        was_probe, has_changed, now = self.breakers.is_probe(key, run.run_id), False, self.clock.time()
         result = run.state.result.result if isinstance(run.state, Deciding) else run.record.result
         if result is None:
             self.breakers.release(key, run.run_id)
-            if was_probe:
-                self._changes.notify()
-            return
-        now = self.clock.time()
-        has_changed = self.breakers.record_result(key, run.run_id, result, now, did_work=run.course.did_work)
+        else:
+            has_changed = self.breakers.record_result(key, run.run_id, result, now, did_work=run.course.did_work)
         if has_changed:
             open_ = bool(self.breakers.opened(key.adapter, now))
             _log.warning("circuit breaker changed", adapter=key.adapter, run_id=run.run_id, open=open_)

@@ -16,7 +16,7 @@ from dragoman.router.policy.fallback import (
     rejected_result,
     with_remaining_time,
 )
-from dragoman.router.policy.next_step import Failed, Fallback, NextStep, Outcome, Rejected, Retry
+from dragoman.router.policy.next_step import Failed, Fallback, Outcome, Rejected, Retry
 from dragoman.router.policy.spending import bounded
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.admission import AdmissionController
@@ -93,27 +93,21 @@ class AttemptScheduler:
                 if request is self._first and not run.is_ending:
                     await self._prepare()
                 outcome = await self._attempt(request)
-                while outcome is not None and isinstance(step := self._after(outcome), Retry):
+                while outcome is not None and isinstance(
+                    step := self._course.after(outcome, self._clock.chance()), Retry
+                ):
                     outcome = await self._attempt(request) if await self._wait(step, outcome) else None
                 return outcome
         except DragomanError as error:
             run.send(Declined())
             return Rejected(error)
 
-    def _after(self, outcome: Outcome) -> NextStep:
-        return self._course.after(outcome, self._clock.chance())
-
     async def _attempt(self, request: adapter_pb2.ExecuteRequest) -> Failed | None:
         self._course.begin()
         with self._admission.attempt(self._run, request):
             if not self._run.is_ending:
                 following, helper = await stand_in(self._run, self._present(request))
-                try:
-                    await self._upstream.execute(following.SerializeToString(), helper)
-                except DragomanError as error:
-                    if helper is None:
-                        raise
-                    raise helper.shown(error) from error
+                await self._upstream.execute(following.SerializeToString(), helper)
         state = self._run.state
         return self._course.failed(state.result.result) if isinstance(state, Deciding) else None
 
@@ -215,7 +209,9 @@ class AttemptScheduler:
 
     async def _successor(self, outcome: Outcome) -> tuple[str, AdapterBackend] | None:
         """Return the next adapter that is available, with its name in the request; each other one is reported."""
-        while not self._run.is_ending and isinstance(step := self._after(outcome), Fallback):
+        while not self._run.is_ending and isinstance(
+            step := self._course.after(outcome, self._clock.chance()), Fallback
+        ):
             self._course.history = step.history
             try:
                 backend = await self._admission.find(step.adapter)

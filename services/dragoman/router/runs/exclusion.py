@@ -8,7 +8,6 @@ from dragoman.router.model.run_record import RunRecord
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.state import Deciding, Queued
 from dragoman.router.storage.run_log import RunLog
-from dragoman.v1 import adapter_pb2
 
 
 class TaskExclusion:
@@ -18,15 +17,11 @@ class TaskExclusion:
         self._live = live
         self._run_log = run_log
 
-    def refuse_request(self, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend) -> None:
-        """Refuse a request beside the runs of this router."""
-        self._refuse_beside((request.agent.company_id, request.agent.id, request.task_key), backend)
-
     async def refuse_move(self, run: Run, backend: AdapterBackend) -> None:
         """Refuse that a run goes on at another adapter."""
         record = run.record
         await self.refuse_elsewhere(record, backend.record.type)
-        self._refuse_beside((record.company_id, record.agent_id, record.task_key), backend, but=run)
+        self.refuse_beside((record.company_id, record.agent_id, record.task_key), backend, but=run)
 
     async def refuse_elsewhere(self, record: RunRecord, adapter: str) -> None:
         """Refuse a run beside those of other routers, once it is stored: of two, at least one sees the other."""
@@ -40,7 +35,14 @@ class TaskExclusion:
             if other.adapter != adapter and other.owner != self._run_log.owner:
                 raise _busy(other.run_id, other.adapter)
 
-    def _refuse_beside(self, task: tuple[str, str, str], backend: AdapterBackend, but: Run | None = None) -> None:
+    def refuse_beside(self, task: tuple[str, str, str], backend: AdapterBackend, but: Run | None = None) -> None:
+        """Refuse a run beside the others of this router.
+
+        Args:
+            task: its company, agent and task; an empty task is none.
+            backend: its adapter.
+            but: the run itself, if it is to go on there.
+        """
         for run in self._live() if task[-1] else ():
             record = run.record
             # For a move: whose attempt has failed, too, or no adapter has, is not at work.

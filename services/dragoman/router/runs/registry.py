@@ -27,14 +27,17 @@ from dragoman.router.runs.sessions import Found, Sessions
 from dragoman.router.runs.spending import Spending
 from dragoman.router.runs.state import (
     INHERITED,
+    Finished,
     Recovering,
+    Rejected,
+    Superseded,
     assignment_of,
     has_adapter,
     is_over,
 )
 from dragoman.router.runs.upstream import UpstreamStream
 from dragoman.router.storage.run_log import RunLog
-from dragoman.v1 import adapter_pb2, event_pb2
+from dragoman.v1 import adapter_pb2
 
 
 class RunRegistry:
@@ -62,20 +65,11 @@ class RunRegistry:
         self.sessions = Sessions(run_log, clock, lambda run_id: run.record if (run := self.find(run_id)) else None)
         self.exclusion = TaskExclusion(self.live, run_log)
         self._spending = Spending(run_log, admission.requests)
-        self._host = RunHost(
-            clock,
-            tasks,
-            over=self._over,
-            superseded=self._superseded,
-            orphaned=end_orphan,
-            heard=lambda run, event: self.heard(run, event),  # noqa: PLW0108 - it is set later
-        )
+        self.host = RunHost(clock, tasks, closed=self._closed, orphaned=end_orphan)
         self.tracing = Tracing()
         """Begins the spans of runs."""
         self.ended: Callable[[Run], None] = nothing
         """Called once a run is over, or another router's."""
-        self.heard: Callable[[Run, event_pb2.AgentEvent], None] = nothing
-        """Called with each question and each notice of a run."""
         run_log.is_in_memory = self._runs.__contains__
 
     def __iter__(self) -> Iterator[Run]:
@@ -118,13 +112,13 @@ class RunRegistry:
             agent_name: the stored agent that filled it; empty for none.
         """
         request.run_id = sent.run_id = request.run_id or new_run_id()
-        record = RunRecord(request.run_id, backend.record.type, self._host.clock.time())
+        record = RunRecord(request.run_id, backend.record.type, self.host.clock.time())
         record.digest = self.run_log.digests.digest(sent)
         record.agent_name = agent_name
         record.started_by = current_caller().name
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, safe_labels(request)
-        run = self._add(Run(record, backend, self._host, orphan_after_s(request)), orphan_after_s(request))
+        run = self._add(Run(record, backend, self.host, orphan_after_s(request)), orphan_after_s(request))
         run.span = self.tracing.begin(run.record.adapter, request)
         run.log = run.log.bind(**run.span.trace.fields)
         self._admission.plan(run, request)
@@ -146,7 +140,7 @@ class RunRegistry:
                 await self.exclusion.refuse_elsewhere(run.record, run.record.adapter)
             most = await self._spending.admit(run)
             run.log.info("run accepted")
-            upstream = UpstreamStream(run, self._host.clock, self._reattach_s)
+            upstream = UpstreamStream(run, self.host.clock, self._reattach_s)
             await AttemptScheduler(
                 run,
                 self._admission,
@@ -164,7 +158,7 @@ class RunRegistry:
             self._drop(stored.run_id)
             own.send(LeaseLost())  # the same run takes its place, and its adapter stays here
         record, key = RunRecord.of_stored(stored), stored.state.run.session_key
-        run = Run(record, backend, self._host, stored.orphan_after, Recovering(INHERITED, at))
+        run = Run(record, backend, self.host, stored.orphan_after, Recovering(INHERITED, at))
         if stored.state.run.HasField("session_key"):
             kept_by = SessionId(key.company_id, key.agent_id, record.adapter, key.task_key)
             run.session = self.sessions.follow(record, kept_by, run.notices.warn)
@@ -178,7 +172,7 @@ class RunRegistry:
         """Follow a run that was taken over, to its end, at the process that it is pinned to."""
         with self._admission.kept(run):
             await self._spending.recall(run)
-            await UpstreamStream(run, self._host.clock, self._reattach_s).follow_on()
+            await UpstreamStream(run, self.host.clock, self._reattach_s).follow_on()
 
     def _add(self, run: Run, orphan_after_s: float, stored: StoredRun | None = None) -> Run:
         remark = functools.partial(run.notices.warn, each_time=True)
@@ -193,28 +187,22 @@ class RunRegistry:
         self._runs[run.run_id] = run
         return run
 
-    def _superseded(self, run: Run) -> None:
-        """Forget a run that another router owns: from now on it is found through the log."""
+    def _closed(self, run: Run) -> None:
         self.ended(run)
+        if isinstance(run.state, Rejected):
+            run.ledger.remove()
         if self._runs.get(run.run_id) is not run:
             return  # this router has recovered its own run
-        self._drop(run.run_id)
-        if run.instance is not None and run.ledger.is_begun:
+        if isinstance(run.state, Finished) and not run.record.is_free:
+            self._retained.add(run.run_id, run.fanout.kept_bytes, self.host.clock.monotonic())
+            self._expire()
+            return
+        self._drop(run.run_id)  # it is found through the log, or its request starts it anew at whichever router
+        if isinstance(run.state, Superseded) and run.instance is not None and run.ledger.is_begun:
             run.backend.lose(run.instance)
 
-    def _over(self, run: Run) -> None:
-        self.ended(run)
-        is_here = self._runs.get(run.run_id) is run
-        if run.refusal is not None:
-            run.ledger.remove()
-        if is_here and (run.refusal is not None or run.record.is_free):
-            self._drop(run.run_id)  # whichever router its request comes to starts it anew
-        elif is_here:
-            self._retained.add(run.run_id, run.fanout.kept_bytes, self._host.clock.monotonic())
-            self._expire()
-
     def _expire(self) -> None:
-        now = self._host.clock.monotonic()
+        now = self.host.clock.monotonic()
         for run_id in self._retained.expired(now):
             self._drop(run_id)
         if self._expiry is not None:

@@ -1,19 +1,27 @@
-"""What a run gets in mid-run - an answer, an input, a change - brought to the process that has it."""
+"""What a run gets in mid-run - an answer, an input, a change - brought to the process that has it.
 
+What it got before, it may get again: the same response is then found in its events.
+"""
+
+import contextlib
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from dragoman.protocol.errors import DragomanError, Reason, not_supported
+from dragoman.protocol.event_buffer import EventReader
 from dragoman.router.adapters.channel import unavailable
 from dragoman.router.model.assignment import Assignment
 from dragoman.router.model.errors import elsewhere, finished
 from dragoman.router.model.tasks import nothing
+from dragoman.router.policy.answers import repeat_answer, repeat_input
 from dragoman.router.runs.actor import Run
-from dragoman.router.runs.answers import Sent
 from dragoman.router.runs.state import State, Superseded, assignment_of, is_accepted, is_at_adapter, progress_of
+from dragoman.router.storage.reader import events_of
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
+Sent: TypeAlias = adapter_pb2.RespondRequest | adapter_pb2.SendRequest | adapter_pb2.UpdateRunRequest
+"""What an adapter records in the run, by an event whose sequence its answer has."""
 _ACCEPTANCE_S: Final = 10.0
 """How long what is sent waits until an adapter has the run."""
 _NEEDED_BY_CHANGE: Final = {
@@ -113,3 +121,38 @@ async def _until_recorded(run: Run, at: Assignment, sequence: int) -> None:
     if run.is_ending:
         raise _over(run)
     raise unavailable(f"The adapter of run {run.run_id!r} was gone before the run had what it recorded; try again.")
+
+
+async def recorded(
+    request: Sent, reader: EventReader, end: int, error: DragomanError
+) -> adapter_pb2.RespondResponse | adapter_pb2.SendResponse:
+    """Return the response to an answer or an input that a run took before.
+
+    Args:
+        request: the same.
+        reader: at the beginning of the run; closed when this returns.
+        end: the last sequence there is, behind which a live run is not waited for.
+        error: why it is not taken now; raised if it was not before, either.
+
+    Raises:
+        DragomanError: that; REQUEST_NOT_FOUND if the run never asked; ALREADY_RESOLVED, REQUEST_EXPIRED or
+            INPUT_ID_REUSED; RUN_LOG_UNAVAILABLE; or RUN_NOT_FOUND if the run was forgotten meanwhile.
+    """
+    with contextlib.closing(reader):
+        if isinstance(request, adapter_pb2.SendRequest):
+            async for event in events_of(reader, end, {"input_accepted"}):
+                if event.input_accepted.input_id == request.input_id:
+                    return repeat_input(request, event)
+        elif isinstance(request, adapter_pb2.RespondRequest):
+            may_be_requested, asked = False, request.request_id
+            async for event in events_of(reader, end, {"gap", "input_request", "input_resolved"}):
+                # Where events are missing, it may have been one of them.
+                may_be_requested = may_be_requested or event.HasField("gap") or event.input_request.id == asked
+                if event.input_resolved.id == asked:
+                    is_over = error.reason is Reason.RUN_FINISHED
+                    return repeat_answer(request.run_id, event, request.answer, is_over=is_over)
+            if not may_be_requested:
+                message = f"Run {request.run_id!r} has no input request {asked[:200]!r}."
+                facts = {"run_id": request.run_id, "request_id": asked}
+                raise DragomanError(Reason.REQUEST_NOT_FOUND, message, facts)
+    raise error

@@ -130,11 +130,15 @@ class StandIn:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Keep the limits of time while the block runs."""
+        """Keep the limits of time while the block runs; the adapter's error gets redacted as its events do."""
         self._clocks.accepted_at = self._loop.time()
         watch = self._run.tasks.start(self._watch(), f"watch {self._run.run_id}")
         try:
             yield
+        except DragomanError as error:
+            if self._redactor is None:
+                raise
+            raise redacted_error(error, self._redactor) from error
         finally:
             watch.cancel()
             for timer in self._timers.values():
@@ -145,10 +149,6 @@ class StandIn:
         """Take note that the adapter's stream begins anew."""
         if self._redacted is not None:
             self._redacted.restart()
-
-    def shown(self, error: DragomanError) -> DragomanError:
-        """Return the adapter's error as callers get it."""
-        return error if self._redactor is None else redacted_error(error, self._redactor)
 
     def take(self, event: pb.AgentEvent, data: bytes) -> list[tuple[pb.AgentEvent, bytes]]:
         """Take note of an event, and return what callers get now: it, the one before too, or nothing yet."""

@@ -95,27 +95,25 @@ class Deciding(Struct, frozen=True):
 Live: TypeAlias = Queued | Recovering | Starting | Streaming | Reconnecting | Deciding
 
 
-class Finished(Struct, frozen=True):
-    """The result is known. It is published once it is stored."""
-
+class _Over(Struct, frozen=True):
     last: Live
     """The state that the run left."""
+
+
+class Finished(_Over, frozen=True):
+    """The result is known. It is published once it is stored."""
+
     is_published: bool = False
 
 
-class Rejected(Struct, frozen=True):
+class Rejected(_Over, frozen=True):
     """The run never started: the call was wrong, or no adapter was available."""
 
-    last: Live
-    """The state that the run left."""
     error: DragomanError
 
 
-class Superseded(Struct, frozen=True):
+class Superseded(_Over, frozen=True):
     """Another router owns the run."""
-
-    last: Live
-    """The state that the run left."""
 
 
 Over: TypeAlias = Finished | Rejected | Superseded
@@ -204,12 +202,10 @@ def _at_adapter(state: _AtAdapter, event: to.Input) -> Decision | None:
             return _cancel(waiting) if state.progress.is_cancelling else (waiting, ())
         case to.Refused(error):
             return Rejected(state, error), (do.Reject(error),)
-        case to.Disconnected() if isinstance(state, Starting):
-            return Reconnecting(state.progress, state.at, is_accepted=False), ()
-        case to.Disconnected() if isinstance(state, Streaming):
-            return Reconnecting(state.progress, state.at, is_accepted=True), ()
-        case to.Disconnected():
+        case to.Disconnected() if isinstance(state, Reconnecting):
             return state, ()
+        case to.Disconnected():
+            return Reconnecting(state.progress, state.at, is_accepted=isinstance(state, Streaming)), ()
         case _ if isinstance(state, Reconnecting):
             return _reconnecting(state, event)
         case to.Accepted():
@@ -225,12 +221,9 @@ def _at_adapter(state: _AtAdapter, event: to.Input) -> Decision | None:
 def _reconnecting(state: Reconnecting, event: to.Input) -> Decision | None:
     match event:
         case to.Accepted():
-            known = replace(state.progress, was_accepted=True)
-            return Reconnecting(known, state.at, is_accepted=True), ()
-        case to.Reconnected() if state.is_accepted:
-            return Streaming(state.progress, state.at), ()
+            return replace(state, progress=replace(state.progress, was_accepted=True), is_accepted=True), ()
         case to.Reconnected():
-            return Starting(state.progress, state.at), ()
+            return (Streaming if state.is_accepted else Starting)(state.progress, state.at), ()
         case _:
             return None
 

@@ -1,20 +1,16 @@
-"""Repeated answers and inputs: the same again is accepted, because the first response may have been lost."""
+"""Repeated answers and inputs: the same again is accepted, because the first response may have been lost. Pure."""
 
-import contextlib
 import re
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from dragoman.protocol.errors import DragomanError, Reason
-from dragoman.protocol.event_buffer import EventReader
 from dragoman.router.model.errors import finished
-from dragoman.router.storage.reader import events_of
+from dragoman.router.model.ports import Asked
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf import json_format
 
-Sent: TypeAlias = adapter_pb2.RespondRequest | adapter_pb2.SendRequest | adapter_pb2.UpdateRunRequest
-"""What an adapter records in the run, by an event whose sequence its answer has."""
 _PERHAPS_RECORDED: Final = {
     adapter_pb2.RespondRequest: {Reason.RUN_FINISHED, Reason.REQUEST_NOT_FOUND},
     adapter_pb2.SendRequest: {
@@ -25,44 +21,9 @@ _PERHAPS_RECORDED: Final = {
 _MASK: Final = "[redacted]"
 
 
-def is_perhaps_recorded(request: Sent, error: DragomanError) -> bool:
+def is_perhaps_recorded(request: Asked, error: DragomanError) -> bool:
     """Return whether what is not taken now, for this reason, may have been taken before."""
     return error.reason in _PERHAPS_RECORDED.get(type(request), ())
-
-
-async def recorded(
-    request: Sent, reader: EventReader, end: int, error: DragomanError
-) -> adapter_pb2.RespondResponse | adapter_pb2.SendResponse:
-    """Return the response to an answer or an input that a run took before.
-
-    Args:
-        request: the same.
-        reader: at the beginning of the run; closed when this returns.
-        end: the last sequence there is, behind which a live run is not waited for.
-        error: why it is not taken now; raised if it was not before, either.
-
-    Raises:
-        DragomanError: that; REQUEST_NOT_FOUND if the run never asked; ALREADY_RESOLVED, REQUEST_EXPIRED or
-            INPUT_ID_REUSED; RUN_LOG_UNAVAILABLE; or RUN_NOT_FOUND if the run was forgotten meanwhile.
-    """
-    with contextlib.closing(reader):
-        if isinstance(request, adapter_pb2.SendRequest):
-            async for event in events_of(reader, end, {"input_accepted"}):
-                if event.input_accepted.input_id == request.input_id:
-                    return repeat_input(request, event)
-        elif isinstance(request, adapter_pb2.RespondRequest):
-            may_be_requested, asked = False, request.request_id
-            async for event in events_of(reader, end, {"gap", "input_request", "input_resolved"}):
-                # Where events are missing, it may have been one of them.
-                may_be_requested = may_be_requested or event.HasField("gap") or event.input_request.id == asked
-                if event.input_resolved.id == asked:
-                    is_over = error.reason is Reason.RUN_FINISHED
-                    return repeat_answer(request.run_id, event, request.answer, is_over=is_over)
-            if not may_be_requested:
-                message = f"Run {request.run_id!r} has no input request {asked[:200]!r}."
-                facts = {"run_id": request.run_id, "request_id": asked}
-                raise DragomanError(Reason.REQUEST_NOT_FOUND, message, facts)
-    raise error
 
 
 def repeat_answer(
