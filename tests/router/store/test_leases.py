@@ -23,20 +23,10 @@ class Leases:
             raise failure
 
 
-class Notified:
-    """A writer that is notified of a replaced log."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def replaced(self) -> None:
-        self.count += 1
-
-
-def ownership(of: Leases, lease_s: float = leases.LEASE_S, writer: Any = None) -> leases.RunOwnership:
+def ownership(of: Leases, lease_s: float = leases.LEASE_S) -> leases.RunOwnership:
     store: Any = SimpleNamespace(leases=of)
     clock: Any = SimpleNamespace(time=lambda: 100.0)
-    return leases.RunOwnership(store, writer, clock, "o", lease_s)
+    return leases.RunOwnership(store, clock, "o", lease_s)
 
 
 @pytest.mark.parametrize(("lease_s", "pauses"), [(15.0, [5.0, 1.0, 5.0]), (0.6, [0.2, 0.2, 0.2])])
@@ -70,11 +60,3 @@ async def test_a_renewal_that_fails_is_logged_and_noted() -> None:
     assert logs == [{"event": "lease not renewed", "why": "no such table", "log_level": "warning"}]
     assert await tested.renew()
     assert noted == ["failure", "success"]
-
-
-@pytest.mark.parametrize("is_replaced", [True, False])
-async def test_a_writer_is_notified_of_a_log_that_was_replaced(is_replaced: bool) -> None:
-    writer = Notified()
-    failing = Leases(StoreError("the run log was deleted or replaced", is_replaced=is_replaced))
-    assert not await ownership(failing, writer=writer).renew()
-    assert writer.count == is_replaced

@@ -28,12 +28,10 @@ class StoreError(Exception):
     Args:
         message: why.
         is_lasting: whether a retry is of no use.
-        is_replaced: whether the database is no longer the one that was opened, and is to be opened again.
     """
 
-    def __init__(self, message: str, *, is_lasting: bool = False, is_replaced: bool = False) -> None:
+    def __init__(self, message: str, *, is_lasting: bool = False) -> None:
         super().__init__(message)
-        self.is_replaced = is_replaced
         self.is_lasting = is_lasting
 
 
@@ -93,6 +91,18 @@ class Database(Protocol):
         Raises:
             StoreError: as above.
         """
+
+
+class Table:
+    """A part of the run log. What its database cannot do raises ``StoreError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def _change(self, sql: str, values: Mapping[str, Value]) -> int:
+        """Do one statement, and return how many rows it changed."""
+        (changed,) = await self._database.execute([(sql, values)])
+        return changed
 
 
 @functools.lru_cache(maxsize=64)

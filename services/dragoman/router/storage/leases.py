@@ -8,7 +8,6 @@ from dragoman.router.model.ports import Clock
 from dragoman.router.model.stored import StoredRun
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.store import Store
-from dragoman.router.storage.writer import Writer
 
 LEASE_S: Final = 15.0
 """Seconds after which other routers may claim the runs of a router that does not renew its lease."""
@@ -69,14 +68,12 @@ class RunOwnership:
     """The lease of one router.
 
     Args:
-        writer: is notified when the log was replaced.
         owner: the name of this router; another one after each start.
         lease_s: see ``LEASE_S``.
     """
 
-    def __init__(self, store: Store, writer: Writer, clock: Clock, owner: str, lease_s: float = LEASE_S) -> None:
+    def __init__(self, store: Store, clock: Clock, owner: str, lease_s: float = LEASE_S) -> None:
         self._store = store
-        self._writer = writer
         self._clock = clock
         self.owner = owner
         self.lease_s = lease_s
@@ -102,8 +99,6 @@ class RunOwnership:
             await self._store.leases.renew(self.owner, self.lease_until)
         except StoreError as error:
             _log.warning("lease not renewed", why=str(error))
-            if error.is_replaced:
-                self._writer.replaced()
             self.health.record_failure()
             return False
         self.health.record_success()

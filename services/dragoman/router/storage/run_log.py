@@ -50,7 +50,7 @@ class RunLog:
         self.owner = owner
         self.address = ""
         """Where other routers reach this one; empty if none can."""
-        self.ownership = RunOwnership(store, self.writer, clock, owner, lease_s)
+        self.ownership = RunOwnership(store, clock, owner, lease_s)
         self.digests = RequestDigests()
         """Of requests; with the key of the log once it is open."""
         self._clock = clock
@@ -112,7 +112,21 @@ class RunLog:
         """
 
         def snapshot() -> StoredRun:
-            return self._stored(record, assignment(), orphan_after_s)
+            pending = [event.input_request for event in record.pending.values()]
+            return StoredRun(
+                run_id=record.run_id,
+                accepted_at=record.accepted_at,
+                adapter=record.adapter,
+                state=router_pb2.GetRunResponse(run=record.summary(0), pending_requests=pending),
+                owner=self.owner,
+                lease_until=self.ownership.lease_until,
+                assignment=assignment(),
+                router=self.address,
+                orphan_after=orphan_after_s,
+                digest=record.digest,
+                finished_at=record.finished_at,
+                spent=record.spent,
+            )
 
         row, state = stored or snapshot(), RowState.NEW if stored is None else RowState.STORED
         upto = row.logged
@@ -186,20 +200,3 @@ class RunLog:
         ledger.over()
         for sequence, data in events:
             ledger.append(sequence, data)
-
-    def _stored(self, record: RunRecord, assignment: Assignment, orphan_after_s: float) -> StoredRun:
-        pending = [event.input_request for event in record.pending.values()]
-        return StoredRun(
-            run_id=record.run_id,
-            accepted_at=record.accepted_at,
-            adapter=record.adapter,
-            state=router_pb2.GetRunResponse(run=record.summary(0), pending_requests=pending),
-            owner=self.owner,
-            lease_until=self.ownership.lease_until,
-            assignment=assignment,
-            router=self.address,
-            orphan_after=orphan_after_s,
-            digest=record.digest,
-            finished_at=record.finished_at,
-            spent=record.spent,
-        )

@@ -105,12 +105,13 @@ class SqliteDatabase:
             raise StoreError(f"the run log {self._path}: {error.strerror}") from error
 
     def _here(self) -> sqlite3.Connection:
+        if self._opened is not None and _identity(self._path) != self._opened:
+            self._close()
+            raise StoreError(
+                f"the run log {self._path} was deleted or replaced while it was in use; restart what uses it"
+            )
         if self._connection is None:
             raise sqlite3.OperationalError("the run log is not open")
-        if _identity(self._path) != self._opened:
-            raise StoreError(
-                f"the run log {self._path} was deleted or replaced while it was in use", is_replaced=True
-            )
         return self._connection
 
     def _open(self) -> None:

@@ -5,10 +5,9 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Final, cast
 
 from dragoman.router.model.stored import RunQuery, StoredEvents, StoredProgress, StoredRun
-from dragoman.router.storage.active_table import ActiveTable
-from dragoman.router.storage.agent_table import AgentTable
+from dragoman.router.storage.agent_table import ActiveTable, AgentTable
 from dragoman.router.storage.batches import unpack
-from dragoman.router.storage.database import Database, Statement, Value
+from dragoman.router.storage.database import Database, Statement, Table, Value
 from dragoman.router.storage.lease_table import LeaseTable
 from dragoman.router.storage.retention_table import RetentionTable
 from dragoman.router.storage.rows import RUN_COLUMNS, addition, insertion, runs_sql, stored_run, update
@@ -43,29 +42,21 @@ _PAGE: Final = (
 )
 
 
-class Store:
-    """Runs and sessions in a database. What it cannot do raises ``StoreError``."""
+class Store(Table):
+    """Runs and their events, and the other tables."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self.leases = LeaseTable(database)
         self.sessions = SessionTable(database)
         self.agents = AgentTable(database)
         self.active = ActiveTable(database)
         self.spending = SpendingTable(database)
         self.retention = RetentionTable(database)
-        self._settings: dict[str, bytes] = {}
-        """Those that were asked for."""
 
     async def open(self) -> None:
         """Connect, and bring the schema up to date."""
         await self._database.open()
-
-    async def reopen(self) -> None:
-        """Open what is in the place of a database that was replaced; what was written to the old one is gone."""
-        await self._database.open()
-        for name, value in list(self._settings.items()):
-            await self.setting(name, value)
 
     async def reclaim(self) -> None:
         """Give back the space of what was forgotten, and leave nothing of it that could be read."""
@@ -78,17 +69,16 @@ class Store:
     async def setting(self, name: str, fresh: bytes) -> bytes:
         """Return a value that all routers share; ``fresh`` becomes it if there is none."""
         sql = "INSERT INTO settings (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING"
-        await self._database.execute([(sql, {"name": name, "value": fresh})])
+        await self._change(sql, {"name": name, "value": fresh})
         rows = await self._database.fetch("SELECT value FROM settings WHERE name = :name", {"name": name})
-        value = self._settings[name] = cast("bytes", rows[0][0])
-        return value
+        return cast("bytes", rows[0][0])
 
     async def begin(self, run: StoredRun) -> bool:
         """Insert a new run; False if there is another one with its id: it takes the place of one no adapter had."""
         statement = insertion(run)
-        (changed,) = await self._database.execute([statement])
-        if not changed:
-            *_, changed = await self._database.execute([*_removal(_FREE, {"run_id": run.run_id}), statement])
+        if await self._change(*statement):
+            return True
+        *_, changed = await self._database.execute([*_removal(_FREE, {"run_id": run.run_id}), statement])
         return changed > 0
 
     async def run(self, run_id: str) -> StoredRun | None:
@@ -108,7 +98,7 @@ class Store:
         while len(found) < size:
             sql, values = runs_sql(query, before, size)
             rows = [stored_run(row) for row in await self._database.fetch(sql, values)]
-            found += [run for run in rows if query.matches_state(run.state.run)]
+            found += [run for run in rows if query.matches(run.state.run)]  # also by what is in no column
             if len(rows) < size:
                 break
             before = (rows[-1].accepted_at, rows[-1].run_id)

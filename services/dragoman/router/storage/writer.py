@@ -48,8 +48,6 @@ class Writer:
         """Why the store fails; empty while it does not."""
         self.is_closing = False
         """Whether the loop ends once everything is written, or the store fails."""
-        self.is_replaced = False
-        """Whether the database was deleted or replaced, so that a new one is to be opened."""
 
     async def flushed(self, runs: Iterable[LoggedRun], timeout_s: float) -> bool:
         """Wait until everything of these runs up to now is written; False if it is not after ``timeout_s`` seconds.
@@ -66,11 +64,6 @@ class Writer:
         self.backlog.urge()
         return await self.backlog.written.until(reached, timeout_s)
 
-    def replaced(self) -> None:
-        """Note that the store's database was deleted or replaced while it was in use."""
-        self.is_replaced = True
-        self.backlog.work.set()
-
     async def close(self) -> None:
         """Write what waits, once; what cannot be written then is lost."""
         self.is_closing = True
@@ -80,8 +73,8 @@ class Writer:
     async def run(self) -> None:
         """Write until cancelled, or closed."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        while (has_work := self._has_work()) or not self.is_closing:
-            if not has_work:
+        while (due := self.backlog.due()) or not self.is_closing:
+            if not due:
                 self.backlog.work.clear()
                 await self.backlog.work.wait()
             if not backoff.failures:
@@ -94,7 +87,6 @@ class Writer:
                     continue
                 pause_s = backoff.next_s()
                 self.fails(str(error))
-                self.is_replaced |= error.is_replaced
                 self.backlog.written.check()
                 if self.is_closing:
                     return
@@ -105,9 +97,6 @@ class Writer:
             else:
                 backoff.reset()
                 self._works()
-
-    def _has_work(self) -> bool:
-        return self.is_replaced or bool(self.backlog.due())
 
     async def _gather(self) -> None:
         if not self.is_closing and self.backlog.size < WRITE_BYTES:
@@ -120,14 +109,12 @@ class Writer:
         self.backlog.hurry.clear()
 
     async def _write(self, runs: Sequence[LoggedRun]) -> None:
-        if self.is_replaced:
-            await self._reopen()
         for run in runs:
             if run.state is RowState.REMOVED:
                 changes = run.changes
                 await self._store.remove(run.stored.run_id, run.stored.owner)
                 run.written = changes
-        for first in range(0, len(runs) or 1, WRITE_RUNS):
+        for first in range(0, len(runs), WRITE_RUNS):
             await self._execute(runs[first : first + WRITE_RUNS])
             self.backlog.written.check()
 
@@ -136,10 +123,8 @@ class Writer:
         if not writes:
             return
         events = [row for write in writes for row in write.events]
-        new = [write.run for write in writes if write.run.state is RowState.NEW]
-        for run in new:
-            run.is_tried = True
-        refused = await self._store.write(events, [write.row for write in writes], {run.stored.run_id for run in new})
+        new = {write.run.stored.run_id for write in writes if write.run.state is RowState.NEW}
+        refused = await self._store.write(events, [write.row for write in writes], new)
         for write in writes:
             run = write.run
             if run.is_gone or run.stored.run_id in refused:
@@ -185,19 +170,6 @@ class Writer:
         if not run.is_over:
             run.remark("log_gap", _UNSTORABLE)
         self.backlog.written.check()
-
-    async def _reopen(self) -> None:
-        """Open the database that took the place of the one before, and insert the runs again.
-
-        Their events that were written before are missing there, which the log shows as a gap.
-        """
-        await self._store.reopen()
-        self.is_replaced = False
-        _log.warning("run log was deleted or replaced; writing a new one")
-        for run in self.backlog:
-            if run.state is RowState.STORED:
-                run.state = RowState.NEW
-            self.backlog.changed(run)
 
     def fails(self, why: str) -> None:
         """Note that the store fails, and emit a notice in each live run."""
