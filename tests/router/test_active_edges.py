@@ -11,7 +11,7 @@ from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.api.active_agents import ActiveAgents
 from dragoman.router.api.agent_service import AgentServicer
 from dragoman.router.model.stored import TaskId
-from dragoman.router.storage.active_table import TOUCH_S
+from dragoman.router.storage.agent_table import TOUCH_S
 from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.store import Store
 from dragoman.v1 import router_pb2

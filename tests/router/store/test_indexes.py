@@ -89,7 +89,7 @@ def listing(before: tuple[float, str] | None = None, **filters: object) -> _Aski
 )
 async def test_it_is_found_by_an_index(explained: Explained, ask: _Asking, index: str) -> None:
     await ask(Store(explained))
-    (plan,) = explained.plans
+    plan = explained.plans[0]
     assert re.search(rf"\b{index}\b", plan), plan
     assert not re.search(r"Seq Scan|TEMP B-TREE|\bSCAN runs$", plan), plan
     assert "Sort" not in plan, plan

@@ -9,7 +9,7 @@ import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.api.active_agents import ActiveAgents
 from dragoman.router.model.stored import StoredRun, TaskId
-from dragoman.router.storage.active_table import TOUCH_S
+from dragoman.router.storage.agent_table import TOUCH_S
 from dragoman.router.storage.database import Database, StoreError
 from dragoman.router.storage.lease_table import LeaseTable
 from dragoman.router.storage.leases import LEASE_S, StoreHealth

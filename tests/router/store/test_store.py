@@ -240,7 +240,7 @@ async def test_runs_are_listed_newest_first_in_pages(store: Store) -> None:
 
 async def test_runs_are_found_by_what_is_asked(store: Store) -> None:
     other = a_run("other", accepted_at=2.0, adapter="acp")
-    other.state.run.agent_id = "b"
+    other.state.run.adapter, other.state.run.agent_id = "acp", "b"
     other.state.run.labels["team"] = "blue"
     for run in (a_run(), other, replace(ended("over", 3.0), accepted_at=3.0)):
         await store.begin(run)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from dragoman.router.model.errors import log_unavailable
 from dragoman.router.model.ports import Clock
 from dragoman.router.model.stored import TaskId
-from dragoman.router.storage.active_table import TOUCH_S
+from dragoman.router.storage.agent_table import TOUCH_S
 from dragoman.router.storage.database import StoreError, in_time
 from dragoman.router.storage.run_log import READ_S, RunLog
 

@@ -83,14 +83,10 @@ class RunQuery(Struct, frozen=True):
             and self.task_key in {"", run.task_key}
             and self.outcome in {0, run.result.outcome}
             and not (self.live_only and run.HasField("finished_at"))
-            and self.matches_state(run)
+            and all(run.labels.get(key) == value for key, value in self.labels.items())
+            and self.started_by in {"", run.started_by}
+            and self.agent_name in {"", run.agent_name}
         )
-
-    def matches_state(self, run: router_pb2.RunSummary) -> bool:
-        """Return whether a run matches the filters that no column of the run log has."""
-        has_labels = all(run.labels.get(key) == value for key, value in self.labels.items())
-        is_asked = self.started_by in {"", run.started_by} and self.agent_name in {"", run.agent_name}
-        return has_labels and is_asked
 
 
 class TaskId(Struct, frozen=True):

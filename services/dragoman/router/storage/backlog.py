@@ -46,7 +46,7 @@ class Backlog:
 
     def due(self) -> list[LoggedRun]:
         """Return the runs of which the writer has something to write: first those of whose rows others may wait."""
-        due = [run for run in self._changed if run.is_due and (run.is_tracked or run.state is RowState.REMOVED)]
+        due = [run for run in self._changed if run.is_due]
         self._changed = dict.fromkeys(due)
         if len(due) > WRITE_RUNS:
             # Neighbours in the database are written together.
@@ -64,13 +64,11 @@ class Backlog:
             replaced.supersede()
             self.release(replaced)
         self._runs[run.stored.run_id] = run
-        run.is_tracked = True
 
     def remove(self, run: LoggedRun) -> None:
         """Have a run deleted that never was; a new one may have its id from now on."""
-        is_unknown = run.state is RowState.NEW and not run.is_tried
         self.release(run)
-        run.state, run.is_over = RowState.DROPPED if is_unknown else RowState.REMOVED, True
+        run.state, run.is_over = RowState.REMOVED, True
         self.changed(run)
 
     def is_removing(self, run_id: str) -> bool:
@@ -82,7 +80,6 @@ class Backlog:
         self.size -= run.waiting_bytes
         run.waiting.clear()
         run.waiting_bytes = 0
-        run.is_tracked = False
         if self._runs.get(run.stored.run_id) is run:
             del self._runs[run.stored.run_id]
 
@@ -91,7 +88,7 @@ class Backlog:
 
         The run's row is written with it if the event changes more than the run's end.
         """
-        if not run.is_tracked:
+        if run.is_gone:
             return  # another router has it, or it cannot be stored
         run.waiting.append(WaitingEvent(sequence, data))
         run.waiting_bytes += len(data)
@@ -110,7 +107,7 @@ class Backlog:
 
     def skip(self, run: LoggedRun, sequence: int) -> None:
         """Note that a run's events up to this one are missing."""
-        if run.is_tracked and sequence > run.last:
+        if not run.is_gone and sequence > run.last:
             self.lost += sequence - run.last
             run.last = run.dropped = sequence
             self.changed(run)

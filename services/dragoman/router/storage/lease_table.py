@@ -3,23 +3,20 @@
 from typing import Final
 
 from dragoman.router.model.stored import StoredRun
-from dragoman.router.storage.database import Database
+from dragoman.router.storage.database import Table
 from dragoman.router.storage.rows import RUN_COLUMNS, stored_run
 
 _UNLED: Final = "FROM runs WHERE finished_at IS NULL AND lease_until < :now AND owner <> :owner AND owner LIKE :of"
 
 
-class LeaseTable:
-    """The leases. What the database cannot do raises ``StoreError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class LeaseTable(Table):
+    """The leases."""
 
     async def renew(self, owner: str, lease_until: float) -> None:
         """Renew the lease of a router on its runs."""
         live = f"SELECT run_id FROM runs WHERE owner = :owner AND finished_at IS NULL{self._database.locking}"  # noqa: S608 - constants
         sql = f"UPDATE runs SET lease_until = :lease WHERE run_id IN ({live})"  # noqa: S608 - constants
-        await self._database.execute([(sql, {"lease": lease_until, "owner": owner})])
+        await self._change(sql, {"lease": lease_until, "owner": owner})
 
     async def claim(self, owner: str, now: float, lease_until: float, of: str = "%") -> list[StoredRun]:
         """Claim the live runs of other routers whose lease has expired, and return them as they are from now on.

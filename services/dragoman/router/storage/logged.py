@@ -63,11 +63,7 @@ class LoggedRun(Struct, eq=False):
     lost: Callable[[], None]
     """Called when another router has taken the run."""
     state: RowState = RowState.NEW
-    is_tried: bool = False
-    """Whether the store was asked to insert it."""
     is_over: bool = False
-    is_tracked: bool = False
-    """Whether the writer has it, and takes more of it."""
     is_behind: bool = False
     """Whether its readers know that the store fails."""
     waiting: list[WaitingEvent] = field(default_factory=list)

@@ -5,7 +5,7 @@ from typing import Final
 
 from dragoman.protocol.logs import Logger
 from dragoman.router.model.ports import Clock
-from dragoman.router.storage.active_table import TOUCH_S
+from dragoman.router.storage.agent_table import TOUCH_S
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.store import Store
 from msgspec import Struct

@@ -3,7 +3,7 @@
 from typing import Final, cast
 
 from dragoman.protocol.limits import MIB
-from dragoman.router.storage.database import Database
+from dragoman.router.storage.database import Table
 
 _FORGOTTEN_AT_ONCE: Final = 200
 _FREED_AT_ONCE: Final = 32 * MIB
@@ -18,11 +18,8 @@ _FORGET_EVENTS: Final = f"DELETE FROM events WHERE run_id IN (SELECT run_id {_UP
 _FORGET_RUNS: Final = f"DELETE {_UP_TO}"
 
 
-class RetentionTable:
-    """Deletes old runs. What the database cannot do raises ``StoreError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class RetentionTable(Table):
+    """Deletes old runs."""
 
     async def delete_old(self, *, before: float, most_bytes: int) -> int:
         """Delete finished runs that are too old, and the oldest of those that are too many; at most some at once.

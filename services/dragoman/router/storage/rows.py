@@ -19,6 +19,10 @@ RUN_COLUMNS: Final = (
 )
 """What ``stored_run`` reads."""
 
+_SAME: Final = (
+    *("run_id", "accepted_at", "finished_at", "adapter", "digest", "logged", "owner", "lease_until", "orphan_after"),
+)
+"""The columns that are fields of a ``StoredRun`` under the same names."""
 _CHANGING: Final = (
     *("finished_at", "adapter", "digest", "state", "logged", "bytes", "owner", "lease_until", "place", "outcome"),
 )
@@ -43,22 +47,12 @@ def run_values(run: StoredRun) -> dict[str, Value]:
     """Return the values of a run's row."""
     summary = run.state.run
     return {
-        "run_id": run.run_id,
-        "accepted_at": run.accepted_at,
-        "finished_at": run.finished_at,
-        "adapter": run.adapter,
-        "digest": run.digest,
-        "state": run.state.SerializeToString(),
-        "logged": run.logged,
-        "bytes": run.size,
-        "owner": run.owner,
-        "lease_until": run.lease_until,
-        "place": encode_place(run.assignment, run.router),
-        "orphan_after": run.orphan_after,
-        "agent_id": summary.agent_id,
-        "company_id": summary.company_id,
-        "task_key": summary.task_key,
+        **{name: getattr(run, name) for name in _SAME},
+        **{name: getattr(summary, name) for name in ("agent_id", "company_id", "task_key")},
         "outcome": summary.result.outcome,
+        "state": run.state.SerializeToString(),
+        "bytes": run.size,
+        "place": encode_place(run.assignment, run.router),
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from dragoman.router.model.stored import SessionId
-from dragoman.router.storage.database import Database
+from dragoman.router.storage.database import Table
 from dragoman.router.storage.rows import equal_to
 from dragoman.v1 import router_pb2
 from msgspec.structs import asdict
@@ -12,11 +12,8 @@ from msgspec.structs import asdict
 _HAS_KEY: Final = " AND ".join(f"{name} = :{name}" for name in SessionId.__struct_fields__)
 
 
-class SessionTable:
-    """The sessions. What the database cannot do raises ``StoreError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class SessionTable(Table):
+    """The sessions."""
 
     async def get(self, key: SessionId) -> router_pb2.StoredSession | None:
         """Return a session; ``None`` if there is none."""
@@ -36,19 +33,17 @@ class SessionTable:
         )
         named = {**asdict(key), "agent_name": session.agent_name}
         values = {**named, "used_at": used_at, "state": session.SerializeToString()}
-        await self._database.execute([(sql, values)])
+        await self._change(sql, values)
 
     async def delete(self, key: SessionId) -> bool:
         """Delete a session; False if there was none."""
         sql = f"DELETE FROM sessions WHERE {_HAS_KEY}"  # noqa: S608 - constants
-        (deleted,) = await self._database.execute([(sql, asdict(key))])
-        return deleted > 0
+        return await self._change(sql, asdict(key)) > 0
 
     async def delete_unused(self, *, before: float) -> int:
         """Delete sessions that were last used before a time, in seconds since the epoch; return how many."""
         sql = "DELETE FROM sessions WHERE used_at < :before"
-        (deleted,) = await self._database.execute([(sql, {"before": before})])
-        return deleted
+        return await self._change(sql, {"before": before})
 
     async def page(
         self, fields: Mapping[str, str], *, before: tuple[float, str] | None, size: int

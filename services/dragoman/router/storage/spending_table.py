@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from dragoman.router.model.spending import AMOUNTS, Account, Spent
 from dragoman.router.model.stored import StoredRun
-from dragoman.router.storage.database import Database, Row, Statement, Value
+from dragoman.router.storage.database import Row, Statement, Table, Value
 from msgspec.structs import asdict
 
 _COLUMNS: Final = ", ".join(AMOUNTS)
@@ -62,11 +62,8 @@ def written(run: StoredRun, *, is_new: bool) -> list[Statement]:
     ]
 
 
-class SpendingTable:
-    """What is spent. What the database cannot do raises ``StoreError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class SpendingTable(Table):
+    """What is spent."""
 
     async def spent(self, account: Account) -> Spent:
         """Return what runs have spent in an account."""
@@ -107,8 +104,7 @@ class SpendingTable:
     async def delete_ended(self, *, before: float) -> int:
         """Delete what was spent in periods that ended before a time, in seconds since the epoch; return how much."""
         sql = "DELETE FROM spending WHERE until > 0 AND until < :before"
-        (deleted,) = await self._database.execute([(sql, {"before": int(before)})])
-        return deleted
+        return await self._change(sql, {"before": int(before)})
 
 
 def _spent(row: Row) -> Spent:
