@@ -17,7 +17,7 @@ import click
 import mkdocs_gen_files
 from dragoman.cli.dispatch import cli
 from dragoman.protocol import duties
-from dragoman.protocol.errors import STATUS_BY_REASON
+from dragoman.protocol.errors import Reason
 from dragoman.router.app import RouterConfig
 from dragoman.sdk.spec import shipped_documents
 from google.protobuf import descriptor_pb2
@@ -245,9 +245,9 @@ def error_lines() -> Iterator[str]:
     """Yield the page of the errors."""
     yield _ERRORS
     known = conditions()
-    for reason, status in STATUS_BY_REASON.items():
+    for reason in Reason:
         rows = (f"{when}: *{what}*" if what else when for when, what in known.get(reason.value, []))
-        yield f"| `{reason.value}` | {status.name} | {'<br>'.join(rows)} |"
+        yield f"| `{reason.value}` | {reason.status.name} | {'<br>'.join(rows)} |"
 
 
 # --- configuration

@@ -5,7 +5,7 @@ import json
 import grpc
 import pytest
 from dragoman.cli.errors import as_json, as_text, error_report
-from dragoman.protocol.errors import STATUS_BY_REASON, DragomanError, FieldViolation, Reason, invalid_fields
+from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid_fields
 
 WRONG = invalid_fields(
     [FieldViolation("config.maxTurns", "must be a number"), FieldViolation("workspace.cwd", "is relative")]
@@ -109,5 +109,5 @@ def test_for_programs() -> None:
 def test_exit_codes(reason: Reason) -> None:
     """Who calls wrongly gets 2; whatever else goes wrong is 1."""
     wrong_call = {"INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "OUT_OF_RANGE"}
-    expected = 2 if STATUS_BY_REASON[reason].name in wrong_call else 1
+    expected = 2 if reason.status.name in wrong_call else 1
     assert error_report(DragomanError(reason, "x")).exit_code == expected

@@ -1,25 +1,5 @@
 """Statuses with reasons, and the one place where they become gRPC statuses and come back.
 
-| reason | status | who is at fault |
-| --- | --- | --- |
-| INVALID_REQUEST, NOT_SUPPORTED, ADAPTER_REQUIRED, INVALID_ANSWER, INVALID_PAGE_TOKEN | INVALID_ARGUMENT |
-  caller |
-| ADAPTER_NOT_FOUND, RUN_NOT_FOUND, REQUEST_NOT_FOUND, SESSION_NOT_FOUND, AGENT_NOT_FOUND,
-  ARTIFACT_NOT_FOUND, SERVICE_UNKNOWN | NOT_FOUND | caller |
-| RUN_ID_REUSED, INPUT_ID_REUSED, ADAPTER_TAKEN, AGENT_EXISTS | ALREADY_EXISTS | caller |
-| VERSION_MISMATCH | ABORTED | caller |
-| CAPABILITY_MISSING, SESSION_BUSY, ALREADY_RESOLVED, REQUEST_EXPIRED, RUN_FINISHED, UPDATE_REFUSED, CHANGES_UNKNOWN,
-  ARTIFACTS_GONE, REVISION_TOO_OLD, ADAPTER_UNREACHABLE, ADAPTER_REFUSED, ADAPTER_NOT_LAUNCHED,
-  ADDRESS_UNTRUSTED, AGENT_INCOMPLETE | FAILED_PRECONDITION | state |
-| TOKEN_REQUIRED | UNAUTHENTICATED | caller |
-| CALLER_REFUSED, NOT_PERMITTED, POLICY_DENIED | PERMISSION_DENIED | caller |
-| SEQUENCE_AHEAD | OUT_OF_RANGE | caller |
-| SLOW_CONSUMER, TOO_MANY_RUNS, TOO_MANY_INPUTS, QUOTA_EXCEEDED, BUDGET_SPENT, MESSAGE_TOO_LARGE |
-  RESOURCE_EXHAUSTED | load |
-| ADAPTER_UNAVAILABLE, DRAINING, RUN_LOG_UNAVAILABLE, BREAKER_OPEN | UNAVAILABLE | a hop |
-| NOT_IMPLEMENTED | UNIMPLEMENTED | version |
-| INTERNAL | INTERNAL | us |
-
 Nothing of an exception's text reaches a peer: only what is put into a ``DragomanError`` on purpose.
 """
 
@@ -27,6 +7,7 @@ import enum
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import grpc
 from dragoman.protocol.limits import MAX_TRAILER_BYTES
@@ -45,117 +26,64 @@ _FITS = ((100, 1500, 500), (16, 800, 200), (4, 240, 60), (1, 80, 20))
 class Reason(enum.StrEnum):
     """ErrorInfo.reason: what programs decide by."""
 
-    INVALID_REQUEST = "INVALID_REQUEST"
-    NOT_SUPPORTED = "NOT_SUPPORTED"
-    ADAPTER_REQUIRED = "ADAPTER_REQUIRED"
-    INVALID_ANSWER = "INVALID_ANSWER"
-    INVALID_PAGE_TOKEN = "INVALID_PAGE_TOKEN"  # noqa: S105 - a reason, not a password
-    ADAPTER_NOT_FOUND = "ADAPTER_NOT_FOUND"
-    RUN_NOT_FOUND = "RUN_NOT_FOUND"
-    REQUEST_NOT_FOUND = "REQUEST_NOT_FOUND"
-    SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
-    AGENT_NOT_FOUND = "AGENT_NOT_FOUND"
-    ARTIFACT_NOT_FOUND = "ARTIFACT_NOT_FOUND"
-    SERVICE_UNKNOWN = "SERVICE_UNKNOWN"
-    RUN_ID_REUSED = "RUN_ID_REUSED"
-    INPUT_ID_REUSED = "INPUT_ID_REUSED"
-    ADAPTER_TAKEN = "ADAPTER_TAKEN"
-    AGENT_EXISTS = "AGENT_EXISTS"
-    VERSION_MISMATCH = "VERSION_MISMATCH"
-    CAPABILITY_MISSING = "CAPABILITY_MISSING"
-    SESSION_BUSY = "SESSION_BUSY"
-    ALREADY_RESOLVED = "ALREADY_RESOLVED"
-    REQUEST_EXPIRED = "REQUEST_EXPIRED"
-    RUN_FINISHED = "RUN_FINISHED"
-    UPDATE_REFUSED = "UPDATE_REFUSED"
-    CHANGES_UNKNOWN = "CHANGES_UNKNOWN"
-    ARTIFACTS_GONE = "ARTIFACTS_GONE"
-    REVISION_TOO_OLD = "REVISION_TOO_OLD"
-    ADAPTER_UNREACHABLE = "ADAPTER_UNREACHABLE"
-    ADAPTER_REFUSED = "ADAPTER_REFUSED"
-    ADAPTER_NOT_LAUNCHED = "ADAPTER_NOT_LAUNCHED"
-    ADDRESS_UNTRUSTED = "ADDRESS_UNTRUSTED"
-    AGENT_INCOMPLETE = "AGENT_INCOMPLETE"
-    TOKEN_REQUIRED = "TOKEN_REQUIRED"  # noqa: S105 - a reason, not a password
-    CALLER_REFUSED = "CALLER_REFUSED"
-    NOT_PERMITTED = "NOT_PERMITTED"
-    POLICY_DENIED = "POLICY_DENIED"
-    SEQUENCE_AHEAD = "SEQUENCE_AHEAD"
-    SLOW_CONSUMER = "SLOW_CONSUMER"
-    TOO_MANY_RUNS = "TOO_MANY_RUNS"
-    TOO_MANY_INPUTS = "TOO_MANY_INPUTS"
-    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
-    BUDGET_SPENT = "BUDGET_SPENT"
-    MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
-    ADAPTER_UNAVAILABLE = "ADAPTER_UNAVAILABLE"
-    DRAINING = "DRAINING"
-    RUN_LOG_UNAVAILABLE = "RUN_LOG_UNAVAILABLE"
-    BREAKER_OPEN = "BREAKER_OPEN"
-    NOT_IMPLEMENTED = "NOT_IMPLEMENTED"
-    INTERNAL = "INTERNAL"
+    _value_: str
+    status: grpc.StatusCode
+    """The status that it always comes with."""
 
+    def __new__(cls, text: str, status: grpc.StatusCode) -> Self:
+        """Return a reason that is its text."""
+        reason = str.__new__(cls, text)
+        reason._value_, reason.status = text, status
+        return reason
 
-_I, _N, _A = (
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.NOT_FOUND,
-    grpc.StatusCode.ALREADY_EXISTS,
-)
-_F, _R, _U = (
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.UNAVAILABLE,
-)
-
-STATUS_BY_REASON: dict[Reason, grpc.StatusCode] = {
-    Reason.INVALID_REQUEST: _I,
-    Reason.NOT_SUPPORTED: _I,
-    Reason.ADAPTER_REQUIRED: _I,
-    Reason.INVALID_ANSWER: _I,
-    Reason.INVALID_PAGE_TOKEN: _I,
-    Reason.ADAPTER_NOT_FOUND: _N,
-    Reason.RUN_NOT_FOUND: _N,
-    Reason.REQUEST_NOT_FOUND: _N,
-    Reason.SESSION_NOT_FOUND: _N,
-    Reason.AGENT_NOT_FOUND: _N,
-    Reason.ARTIFACT_NOT_FOUND: _N,
-    Reason.SERVICE_UNKNOWN: _N,
-    Reason.RUN_ID_REUSED: _A,
-    Reason.INPUT_ID_REUSED: _A,
-    Reason.ADAPTER_TAKEN: _A,
-    Reason.AGENT_EXISTS: _A,
-    Reason.VERSION_MISMATCH: grpc.StatusCode.ABORTED,
-    Reason.CAPABILITY_MISSING: _F,
-    Reason.SESSION_BUSY: _F,
-    Reason.ALREADY_RESOLVED: _F,
-    Reason.REQUEST_EXPIRED: _F,
-    Reason.RUN_FINISHED: _F,
-    Reason.UPDATE_REFUSED: _F,
-    Reason.CHANGES_UNKNOWN: _F,
-    Reason.ARTIFACTS_GONE: _F,
-    Reason.REVISION_TOO_OLD: _F,
-    Reason.ADAPTER_UNREACHABLE: _F,
-    Reason.ADAPTER_REFUSED: _F,
-    Reason.ADAPTER_NOT_LAUNCHED: _F,
-    Reason.ADDRESS_UNTRUSTED: _F,
-    Reason.AGENT_INCOMPLETE: _F,
-    Reason.TOKEN_REQUIRED: grpc.StatusCode.UNAUTHENTICATED,
-    Reason.CALLER_REFUSED: grpc.StatusCode.PERMISSION_DENIED,
-    Reason.NOT_PERMITTED: grpc.StatusCode.PERMISSION_DENIED,
-    Reason.POLICY_DENIED: grpc.StatusCode.PERMISSION_DENIED,
-    Reason.SEQUENCE_AHEAD: grpc.StatusCode.OUT_OF_RANGE,
-    Reason.SLOW_CONSUMER: _R,
-    Reason.TOO_MANY_RUNS: _R,
-    Reason.TOO_MANY_INPUTS: _R,
-    Reason.QUOTA_EXCEEDED: _R,
-    Reason.BUDGET_SPENT: _R,
-    Reason.MESSAGE_TOO_LARGE: _R,
-    Reason.ADAPTER_UNAVAILABLE: _U,
-    Reason.DRAINING: _U,
-    Reason.RUN_LOG_UNAVAILABLE: _U,
-    Reason.BREAKER_OPEN: _U,
-    Reason.NOT_IMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
-    Reason.INTERNAL: grpc.StatusCode.INTERNAL,
-}
+    INVALID_REQUEST = "INVALID_REQUEST", grpc.StatusCode.INVALID_ARGUMENT
+    NOT_SUPPORTED = "NOT_SUPPORTED", grpc.StatusCode.INVALID_ARGUMENT
+    ADAPTER_REQUIRED = "ADAPTER_REQUIRED", grpc.StatusCode.INVALID_ARGUMENT
+    INVALID_ANSWER = "INVALID_ANSWER", grpc.StatusCode.INVALID_ARGUMENT
+    INVALID_PAGE_TOKEN = "INVALID_PAGE_TOKEN", grpc.StatusCode.INVALID_ARGUMENT
+    ADAPTER_NOT_FOUND = "ADAPTER_NOT_FOUND", grpc.StatusCode.NOT_FOUND
+    RUN_NOT_FOUND = "RUN_NOT_FOUND", grpc.StatusCode.NOT_FOUND
+    REQUEST_NOT_FOUND = "REQUEST_NOT_FOUND", grpc.StatusCode.NOT_FOUND
+    SESSION_NOT_FOUND = "SESSION_NOT_FOUND", grpc.StatusCode.NOT_FOUND
+    AGENT_NOT_FOUND = "AGENT_NOT_FOUND", grpc.StatusCode.NOT_FOUND
+    ARTIFACT_NOT_FOUND = "ARTIFACT_NOT_FOUND", grpc.StatusCode.NOT_FOUND
+    SERVICE_UNKNOWN = "SERVICE_UNKNOWN", grpc.StatusCode.NOT_FOUND
+    RUN_ID_REUSED = "RUN_ID_REUSED", grpc.StatusCode.ALREADY_EXISTS
+    INPUT_ID_REUSED = "INPUT_ID_REUSED", grpc.StatusCode.ALREADY_EXISTS
+    ADAPTER_TAKEN = "ADAPTER_TAKEN", grpc.StatusCode.ALREADY_EXISTS
+    AGENT_EXISTS = "AGENT_EXISTS", grpc.StatusCode.ALREADY_EXISTS
+    VERSION_MISMATCH = "VERSION_MISMATCH", grpc.StatusCode.ABORTED
+    CAPABILITY_MISSING = "CAPABILITY_MISSING", grpc.StatusCode.FAILED_PRECONDITION
+    SESSION_BUSY = "SESSION_BUSY", grpc.StatusCode.FAILED_PRECONDITION
+    ALREADY_RESOLVED = "ALREADY_RESOLVED", grpc.StatusCode.FAILED_PRECONDITION
+    REQUEST_EXPIRED = "REQUEST_EXPIRED", grpc.StatusCode.FAILED_PRECONDITION
+    RUN_FINISHED = "RUN_FINISHED", grpc.StatusCode.FAILED_PRECONDITION
+    UPDATE_REFUSED = "UPDATE_REFUSED", grpc.StatusCode.FAILED_PRECONDITION
+    CHANGES_UNKNOWN = "CHANGES_UNKNOWN", grpc.StatusCode.FAILED_PRECONDITION
+    ARTIFACTS_GONE = "ARTIFACTS_GONE", grpc.StatusCode.FAILED_PRECONDITION
+    REVISION_TOO_OLD = "REVISION_TOO_OLD", grpc.StatusCode.FAILED_PRECONDITION
+    ADAPTER_UNREACHABLE = "ADAPTER_UNREACHABLE", grpc.StatusCode.FAILED_PRECONDITION
+    ADAPTER_REFUSED = "ADAPTER_REFUSED", grpc.StatusCode.FAILED_PRECONDITION
+    ADAPTER_NOT_LAUNCHED = "ADAPTER_NOT_LAUNCHED", grpc.StatusCode.FAILED_PRECONDITION
+    ADDRESS_UNTRUSTED = "ADDRESS_UNTRUSTED", grpc.StatusCode.FAILED_PRECONDITION
+    AGENT_INCOMPLETE = "AGENT_INCOMPLETE", grpc.StatusCode.FAILED_PRECONDITION
+    TOKEN_REQUIRED = "TOKEN_REQUIRED", grpc.StatusCode.UNAUTHENTICATED
+    CALLER_REFUSED = "CALLER_REFUSED", grpc.StatusCode.PERMISSION_DENIED
+    NOT_PERMITTED = "NOT_PERMITTED", grpc.StatusCode.PERMISSION_DENIED
+    POLICY_DENIED = "POLICY_DENIED", grpc.StatusCode.PERMISSION_DENIED
+    SEQUENCE_AHEAD = "SEQUENCE_AHEAD", grpc.StatusCode.OUT_OF_RANGE
+    SLOW_CONSUMER = "SLOW_CONSUMER", grpc.StatusCode.RESOURCE_EXHAUSTED
+    TOO_MANY_RUNS = "TOO_MANY_RUNS", grpc.StatusCode.RESOURCE_EXHAUSTED
+    TOO_MANY_INPUTS = "TOO_MANY_INPUTS", grpc.StatusCode.RESOURCE_EXHAUSTED
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED", grpc.StatusCode.RESOURCE_EXHAUSTED
+    BUDGET_SPENT = "BUDGET_SPENT", grpc.StatusCode.RESOURCE_EXHAUSTED
+    MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE", grpc.StatusCode.RESOURCE_EXHAUSTED
+    ADAPTER_UNAVAILABLE = "ADAPTER_UNAVAILABLE", grpc.StatusCode.UNAVAILABLE
+    DRAINING = "DRAINING", grpc.StatusCode.UNAVAILABLE
+    RUN_LOG_UNAVAILABLE = "RUN_LOG_UNAVAILABLE", grpc.StatusCode.UNAVAILABLE
+    BREAKER_OPEN = "BREAKER_OPEN", grpc.StatusCode.UNAVAILABLE
+    NOT_IMPLEMENTED = "NOT_IMPLEMENTED", grpc.StatusCode.UNIMPLEMENTED
+    INTERNAL = "INTERNAL", grpc.StatusCode.INTERNAL
 
 
 class FieldViolation(Struct, frozen=True):
@@ -193,7 +121,7 @@ class DragomanError(Exception):
     def code(self) -> grpc.StatusCode:
         """The gRPC status."""
         if self.reason is not None:
-            return STATUS_BY_REASON[self.reason]
+            return self.reason.status
         return self.status or grpc.StatusCode.UNKNOWN
 
     def __str__(self) -> str:
@@ -312,8 +240,8 @@ def is_explained(error: DragomanError) -> bool:
 
 def _known_reason(text: str, code: grpc.StatusCode) -> Reason | None:
     # A later peer may know more reasons; then the status alone decides.
-    reason = Reason(text) if text in Reason.__members__ else None
-    return reason if reason is not None and STATUS_BY_REASON[reason] is code else None
+    reason = Reason[text] if text in Reason.__members__ else None
+    return reason if reason is not None and reason.status is code else None
 
 
 # A peer's broken detail must not hide its status: what cannot be read is left out.

@@ -159,7 +159,7 @@ class Registrations:
         if refusal is not None:
             facts = {"address": address, "adapter": description.adapter[:200]}
             raise DragomanError(
-                Reason(refusal.reason), f"The adapter at {address} is rejected: {refusal.message}.", facts
+                Reason[refusal.reason], f"The adapter at {address} is rejected: {refusal.message}.", facts
             )
 
     def _yield_names(self, description: adapter_pb2.DescribeResponse, address: str) -> None:
