@@ -96,11 +96,11 @@ STRICTER: dict[tuple[str, str], Break] = {
         "Detect", lambda _, came: came.detections[0].ClearField("hint")
     ),
     ("cancel.grace-zero", "Execute failed"): Break(events=_break_off),
-    ("run.missing", "OUTCOME_SUCCEEDED instead of FAILED"): event("", "result", _succeed),
+    ("run.missing", "SUCCEEDED where FAILED is due"): event("", "result", _succeed),
     ("run.missing", "the failure has no message"): event(
         "", "result", lambda came: came.result.failure.ClearField("message")
     ),
-    ("run.exit-code", "OUTCOME_SUCCEEDED where FAILED is due"): event("exit=", "result", _succeed),
+    ("run.exit-code", "SUCCEEDED where FAILED is due"): event("exit=", "result", _succeed),
     ("run.exit-code", "exit_code is 0"): event("exit=", "result", lambda came: setattr(came.result, "exit_code", 0)),
     ("tools.start", "its status is COMPLETED"): _status("tool_call", pb.TOOL_STATUS_COMPLETED, "call="),
     ("tools.start", "its status is UNSPECIFIED"): _status("tool_call", 0, "call="),

@@ -121,7 +121,7 @@ async def test_a_model_arrives_at_a_real_agents_service(arrives: bool) -> None:
     kit: Any = SimpleNamespace(
         setup=SimpleNamespace(agent="model", model_requests=lambda: requests),
         request=lambda *_, **__: request,
-        execute=lambda _: SimpleNamespace(rest_or_status=rest, result=result),
+        execute=lambda _: SimpleNamespace(ending=rest, result=result),
     )
     if arrives:
         await chosen_model(kit)

@@ -18,6 +18,7 @@ from dragoman.conformance.launch import left_running
 from dragoman.conformance.script import END, MARK, VARIABLE
 from dragoman.conformance.streams import Stream, shown
 from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.protocol.texts import enum_name
 from dragoman.protocol.tracing import TRACEPARENT
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import adapter_pb2_grpc, router_pb2, router_pb2_grpc
@@ -124,6 +125,12 @@ class Kit:
         """Return a path for a file, different in each call."""
         return self.setup.folder / f"{name}-{next(self._numbers)}"
 
+    def directory(self, name: str) -> str:
+        """Return the path of a new directory."""
+        path = self.path(name)
+        path.mkdir()
+        return str(path)
+
     def request(self, *steps: str, model: str = "", prompt: str = "Hello.") -> api.ExecuteRequest:
         """Return a request for a scripted run.
 
@@ -155,9 +162,7 @@ class Kit:
         if setup.config:
             request.config.update(setup.config)
         if self.has(pb.FEATURE_WORKSPACE):
-            workspace = self.path("workspace")
-            workspace.mkdir()
-            request.workspace.cwd = str(workspace)
+            request.workspace.cwd = self.directory("workspace")
         request.orphan_after.seconds = _ORPHAN_AFTER_S
         if self.does(api.DUTY_LIMITS):
             request.limits.grace.seconds = _GRACE_S
@@ -447,6 +452,29 @@ def expect_reason(error: DragomanError, *reasons: Reason, field_path: str = "") 
     paths = [item.path for item in error.violations]
     if field_path and not any(path == field_path or path.startswith(field_path + ".") for path in paths):
         raise Violation(f"BadRequest must name the field {field_path}; it has {paths or 'none'}")
+
+
+def expect_outcome(result: pb.Result, due: pb.Outcome.ValueType, why: str = "") -> None:
+    """Require an outcome.
+
+    Raises:
+        Violation: the result has another one.
+    """
+    found, named = (enum_name(pb.Outcome.DESCRIPTOR, outcome, "OUTCOME_") for outcome in (result.outcome, due))
+    if result.outcome != due:
+        raise Violation(f"{found} where {named} is due{f': {why}' if why else ''}")
+
+
+def expect_failure(result: pb.Result, *due: pb.FailureKind.ValueType) -> None:
+    """Require a failure of one of some kinds.
+
+    Raises:
+        Violation: the result has none, or another one.
+    """
+    kinds = (enum_name(pb.FailureKind.DESCRIPTOR, kind, "FAILURE_KIND_") for kind in (result.failure.kind, *due))
+    found, *named = kinds
+    if result.failure.kind not in due:
+        raise Violation(f"{found} where {' or '.join(named)} is due")
 
 
 def is_held(path: Path) -> bool:

@@ -9,12 +9,13 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 from dragoman.conformance.check import Skip
 from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.limits import channel_options
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 MARK_VARIABLE = "DRAGOMAN_CONFORMANCE_MARK"
 """The variable by which processes of one target are found."""
@@ -64,14 +65,14 @@ class Process:
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
     @property
-    def printed(self) -> str:
-        """The end of what it has printed."""
-        return self._log.read_bytes()[-_SHOWN_LOG:].decode(errors="replace")
-
-    @property
     def output(self) -> bytes:
         """All that it has printed on standard output and standard error."""
         return self._log.read_bytes()
+
+    @property
+    def printed(self) -> str:
+        """The end of what it has printed."""
+        return self.output[-_SHOWN_LOG:].decode(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process alone."""
@@ -119,13 +120,9 @@ async def is_serving(address: str) -> bool:
     if path != address and not Path(path).exists():
         return False
     async with open_channel(address, channel_options(address)) as channel:
-        check = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            health_pb2.HealthCheckRequest.SerializeToString,
-            health_pb2.HealthCheckResponse.FromString,
-        )
+        health: Any = health_pb2_grpc.HealthStub(channel)
         try:
-            answer = await check(health_pb2.HealthCheckRequest(), timeout=2.0)
+            answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=2.0)
         except grpc.aio.AioRpcError as error:
             return error.code() is grpc.StatusCode.UNIMPLEMENTED  # for the check of health to report
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

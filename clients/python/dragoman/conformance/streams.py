@@ -8,6 +8,7 @@ import grpc
 from dragoman.conformance.check import Skip, Violation
 from dragoman.protocol.errors import DragomanError, from_rpc_error
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.protocol.texts import enum_name
 from dragoman.protocol.wire import unroll
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.json_format import MessageToDict
@@ -128,16 +129,19 @@ class Stream:
                 self._require_performed()
                 raise Violation(f"{self.rpc}: {_ending(self)} without the event that was due")
 
-    async def rest_or_status(self) -> None:
-        """Read to the end.
+    async def ending(self) -> DragomanError | None:
+        """Read to the end, and return the status that ended it; None if that is OK.
 
         Raises:
-            DragomanError: the stream ended with another status than OK.
             Skip: the agent cannot perform a step.
         """
-        while await self.read() is not None:
-            pass
+        try:
+            while await self.read() is not None:
+                pass
+        except DragomanError as error:
+            return error
         self._require_performed()
+        return None
 
     async def until_text(self, text: str) -> None:
         """Read until the agent has said a text."""
@@ -176,7 +180,7 @@ class Stream:
 def _ending(stream: Stream) -> str:
     for result in stream.of("result"):
         why = f" ({result.failure.message[:300]})" if result.failure.message else ""
-        return f"the run ended as {outcome_name(result.outcome)}{why}"
+        return f"the run ended as {enum_name(pb.Outcome.DESCRIPTOR, result.outcome)}{why}"
     return "the stream ended"
 
 
@@ -231,11 +235,6 @@ def _broken(code: grpc.StatusCode, details: str | None) -> DragomanError:
 def shown(error: DragomanError) -> str:
     """Return a status in one line."""
     return f"{error.code.name} {error.reason or 'without ErrorInfo'}: {error.message[:300]}"
-
-
-def outcome_name(outcome: pb.Outcome.ValueType) -> str:
-    """Return the name of an outcome; its number if it is of a later revision."""
-    return pb.Outcome.Name(outcome) if outcome in pb.Outcome.values() else str(outcome)
 
 
 def is_kind(kind: str) -> Predicate:

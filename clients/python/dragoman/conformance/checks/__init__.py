@@ -1,6 +1,6 @@
 """The checks, one module per topic; importing this registers all of them."""
 
-from dragoman.conformance.checks import (
+from dragoman.conformance.checks import (  # noqa: F401 - to be registered
     agents,
     attach,
     cancel,
@@ -24,28 +24,3 @@ from dragoman.conformance.checks import (
     settings,
     updating,
 )
-
-__all__ = [
-    "agents",
-    "attach",
-    "cancel",
-    "changes",
-    "describe",
-    "errors",
-    "events",
-    "files",
-    "input",
-    "lifecycle",
-    "limits",
-    "missing",
-    "output",
-    "registration",
-    "reports",
-    "requests",
-    "router",
-    "runs",
-    "sending",
-    "sessions",
-    "settings",
-    "updating",
-]

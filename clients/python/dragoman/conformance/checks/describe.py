@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,7 +11,7 @@ from dragoman.conformance.kit import Kit, expect_reason, finding, need, refusal
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 _SERVICE = "dragoman.v1.AdapterService"
@@ -19,12 +20,8 @@ _MIB_QUARTER = 256 * 1024
 
 
 async def _health(kit: Kit, service: str) -> health_pb2.HealthCheckResponse:
-    method = kit.channel.unary_unary(
-        "/grpc.health.v1.Health/Check",
-        health_pb2.HealthCheckRequest.SerializeToString,
-        health_pb2.HealthCheckResponse.FromString,
-    )
-    call = method(health_pb2.HealthCheckRequest(service=service))
+    stub: Any = health_pb2_grpc.HealthStub(kit.channel)
+    call = stub.Check(health_pb2.HealthCheckRequest(service=service))
     answer: health_pb2.HealthCheckResponse = await kit.answer("Health.Check", call)
     return answer
 
@@ -194,9 +191,7 @@ async def models(kit: Kit) -> None:
 async def quota(kit: Kit) -> None:
     """Ask for the rate limits of the account, in a home without a login."""
     need(kit, pb.FEATURE_QUOTA)
-    home = kit.path("home")
-    home.mkdir()
-    request = api.GetQuotaRequest(adapter=kit.adapter, env={"HOME": str(home)})
+    request = api.GetQuotaRequest(adapter=kit.adapter, env={"HOME": kit.directory("home")})
     answer = await finding(kit, "GetQuota", request, "why there is no answer is data")
     if answer.HasField("failure"):
         expect(answer.failure.kind and answer.failure.message, "the failure has no kind or no message")
@@ -211,9 +206,7 @@ async def quota(kit: Kit) -> None:
 async def login(kit: Kit) -> None:
     """Begin a login in a home without one, and leave it after its first step."""
     need(kit, pb.FEATURE_LOGIN)
-    home = kit.path("home")
-    home.mkdir()
-    call = kit.stub.Login(api.LoginRequest(adapter=kit.adapter, env={"HOME": str(home)}))
+    call = kit.stub.Login(api.LoginRequest(adapter=kit.adapter, env={"HOME": kit.directory("home")}))
     try:
         event = await kit.answer("Login", anext(aiter(call)))
     except DragomanError as error:
@@ -237,9 +230,8 @@ async def skills(kit: Kit) -> None:
 @check("skills.sync")
 async def sync_skills(kit: Kit) -> None:
     """Install a skill whose name would leave the directory of skills, in a home of its own."""
-    home = kit.path("home")
-    home.mkdir()
-    request = api.SyncSkillsRequest(adapter=kit.adapter, env={"HOME": str(home)})
+    home = kit.directory("home")
+    request = api.SyncSkillsRequest(adapter=kit.adapter, env={"HOME": home})
     request.skills.add(name="../conformance").files.content["SKILL.md"] = b"# Conformance\n"
     error = await refusal(kit.call("SyncSkills", request))
     if error.reason is Reason.INVALID_REQUEST:
@@ -247,7 +239,7 @@ async def sync_skills(kit: Kit) -> None:
         expect(any(path.startswith("skills") for path in paths), f"BadRequest must name the skill; it has {paths}")
     else:
         expect_reason(error, Reason.NOT_IMPLEMENTED, Reason.NOT_SUPPORTED)
-    expect(not any(home.rglob("SKILL.md")), "a skill with an invalid name is installed")
+    expect(not any(Path(home).rglob("SKILL.md")), "a skill with an invalid name is installed")
 
 
 async def _answers(kit: Kit, rpc: str, request: object) -> None:

@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterator
 
 from dragoman.conformance.check import stream_check
-from dragoman.conformance.streams import Stream, outcome_name
+from dragoman.conformance.streams import Stream
 from dragoman.protocol.items import ItemLengths
 from dragoman.protocol.limits import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, MAX_EVENT_BYTES
 from dragoman.protocol.order import EPHEMERAL_ALLOWED, EPHEMERAL_ONLY, TABLE, Phase
+from dragoman.protocol.texts import enum_name
 from dragoman.protocol.wire import FIELD_BY_KIND, NEVER_BATCHED
 from dragoman.v1 import event_pb2 as pb
 
@@ -35,7 +36,7 @@ def one_result(stream: Stream) -> str:
 def failure_reason(stream: Stream) -> str:
     """Compare outcome and failure."""
     for result in stream.of("result"):
-        name = outcome_name(result.outcome)
+        name = enum_name(pb.Outcome.DESCRIPTOR, result.outcome)
         if not result.outcome:
             return "the result has no outcome"
         missing = [field for field in ("kind", "message") if not getattr(result.failure, field)]

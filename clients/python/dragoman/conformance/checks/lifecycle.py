@@ -45,9 +45,7 @@ async def drain(kit: Kit) -> None:
         stream = other.execute(request)
         await until_ready(other, stream, request)
         process.signal(signal.SIGTERM)
-        with contextlib.suppress(DragomanError):
-            while await stream.read() is not None:
-                pass
+        await stream.ending()
         has_ended = await process.ended(exit_s)
         is_stopped = await has_stopped(other, request, lock, kit.setup.slowness)
     expect(has_ended, f"the process has not ended {exit_s:g} s after SIGTERM with a live run")

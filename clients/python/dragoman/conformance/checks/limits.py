@@ -6,6 +6,8 @@ from dragoman.conformance.check import check, expect
 from dragoman.conformance.kit import (
     Kit,
     Late,
+    expect_failure,
+    expect_outcome,
     expect_reason,
     is_duty_refused,
     need,
@@ -36,10 +38,8 @@ def _timed_out(limit: str, kind: pb.FailureKind.ValueType, *steps: str, model: s
         if await is_duty_refused(kit, api.DUTY_LIMITS, request, f"limits.{limit}"):
             return
         stream = await run_in_time(kit, request, _PATIENCE_S, f"a limit of {_LIMIT_S:g} s did not end the run")
-        result = stream.result
-        found = pb.FailureKind.Name(result.failure.kind)
-        expect(result.outcome == pb.OUTCOME_TIMED_OUT, f"{pb.Outcome.Name(result.outcome)} instead of TIMED_OUT")
-        expect(result.failure.kind == kind, f"{found} instead of {pb.FailureKind.Name(kind)}")
+        expect_outcome(stream.result, pb.OUTCOME_TIMED_OUT)
+        expect_failure(stream.result, kind)
 
 
 _timed_out("wall", pb.FAILURE_KIND_WALL_TIMEOUT, "say=ready", model="MOCK_STALL")
@@ -95,11 +95,10 @@ async def budget(kit: Kit) -> None:
     if await is_duty_refused(kit, api.DUTY_BUDGETS, request, "limits.budget"):
         return
     stream = await run_in_time(kit, request, _PATIENCE_S, "a budget of no tool calls did not end the run")
-    result = stream.result
-    found = pb.FailureKind.Name(result.failure.kind)
-    expect(result.outcome == pb.OUTCOME_FAILED, f"{pb.Outcome.Name(result.outcome)} instead of FAILED")
-    expect(result.failure.kind == pb.FAILURE_KIND_BUDGET_EXCEEDED, f"{found} instead of BUDGET_EXCEEDED")
-    expect(not result.failure.retryable, "failure.retryable is set, although the next attempt has no more to use")
+    expect_outcome(stream.result, pb.OUTCOME_FAILED)
+    expect_failure(stream.result, pb.FAILURE_KIND_BUDGET_EXCEEDED)
+    is_retryable = stream.result.failure.retryable
+    expect(not is_retryable, "failure.retryable is set, although the next attempt has no more to use")
 
 
 @check("limits.budget-wrong")

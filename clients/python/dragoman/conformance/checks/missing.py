@@ -5,14 +5,13 @@ from typing import Any
 
 from dragoman.conformance.check import Skip, check, expect
 from dragoman.conformance.checks.describe import fails_test
-from dragoman.conformance.kit import Kit, finding, has_setting
+from dragoman.conformance.kit import Kit, expect_failure, expect_outcome, finding, has_setting
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
 _COMMAND = "command"
 """The setting that names the agent's program, where an adapter has it."""
 _EXIT_CODE = 7
-_NO_PROGRAM = {pb.FAILURE_KIND_NOT_INSTALLED, pb.FAILURE_KIND_SPAWN_FAILED}
 
 
 def _without_program(kit: Kit, request: Any) -> None:
@@ -66,9 +65,8 @@ async def run(kit: Kit) -> None:
     request = kit.request()
     _without_program(kit, request)
     result = (await kit.run(request)).result
-    expect(result.outcome == pb.OUTCOME_FAILED, f"{pb.Outcome.Name(result.outcome)} instead of FAILED")
-    kind = result.failure.kind
-    expect(kind in _NO_PROGRAM, f"{pb.FailureKind.Name(kind)} where NOT_INSTALLED or SPAWN_FAILED is due")
+    expect_outcome(result, pb.OUTCOME_FAILED)
+    expect_failure(result, pb.FAILURE_KIND_NOT_INSTALLED, pb.FAILURE_KIND_SPAWN_FAILED)
     expect(result.failure.message, "the failure has no message")
 
 
@@ -76,7 +74,6 @@ async def run(kit: Kit) -> None:
 async def exit_code(kit: Kit) -> None:
     """Have an agent exit with an error, without another word."""
     result = (await kit.run(kit.request("say=hello", f"exit={_EXIT_CODE}"))).result
-    outcome = pb.Outcome.Name(result.outcome)
-    expect(result.outcome == pb.OUTCOME_FAILED, f"{outcome} where FAILED is due: the agent exited with {_EXIT_CODE}")
+    expect_outcome(result, pb.OUTCOME_FAILED, f"the agent exited with {_EXIT_CODE}")
     found = result.exit_code if result.HasField("exit_code") else "absent"
     expect(found == _EXIT_CODE, f"exit_code is {found}; the agent exited with {_EXIT_CODE}")

@@ -5,7 +5,7 @@ import re
 import secrets
 
 from dragoman.conformance.check import Violation, check, expect
-from dragoman.conformance.kit import SECRET_VARIABLE, Kit, need_duty, run_in_time
+from dragoman.conformance.kit import SECRET_VARIABLE, Kit, expect_outcome, need_duty, run_in_time
 from dragoman.conformance.streams import Stream, texts
 from dragoman.protocol.limits import MAX_EVENT_BYTES
 from dragoman.v1 import adapter_pb2 as api
@@ -136,9 +136,8 @@ async def no_trace(kit: Kit) -> None:
 async def _output_with(kit: Kit, traceparent: str) -> str:
     """Return what an agent says that reads its TRACEPARENT, in a call with this ``traceparent``."""
     stream = await kit.execute(kit.request("say=trace:", "env=TRACEPARENT", "say=."), trace=traceparent).rest()
-    result = stream.result
-    is_good = result.outcome == pb.OUTCOME_SUCCEEDED
-    expect(is_good, f"with traceparent {traceparent!r} the run fails: {result.failure.message}")
+    why = f"with traceparent {traceparent!r} the run fails: {stream.result.failure.message}"
+    expect_outcome(stream.result, pb.OUTCOME_SUCCEEDED, why)
     return stream.text
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from dragoman.conformance.check import Skip, check, expect
 from dragoman.conformance.kit import Kit, gate, within
 from dragoman.conformance.streams import Stream, is_kind
+from dragoman.protocol.texts import enum_name
 from dragoman.v1 import event_pb2 as pb
 
 _MODEL = "MOCK_READ"
@@ -60,9 +61,7 @@ async def failed(kit: Kit) -> None:
 
 def _status(statuses: set[pb.ToolStatus.ValueType]) -> str:
     """Return the names of statuses, for people."""
-    known = pb.ToolStatus.values()
-    names = [pb.ToolStatus.Name(status) if status in known else str(status) for status in sorted(statuses)]
-    return ", ".join(name.removeprefix("TOOL_STATUS_") for name in names)
+    return ", ".join(enum_name(pb.ToolStatus.DESCRIPTOR, status, "TOOL_STATUS_") for status in sorted(statuses))
 
 
 async def _tokens(kit: Kit, step: str) -> list[pb.TokenCounts]:

@@ -9,8 +9,8 @@ from dragoman.conformance.check import Skip, check, expect
 from dragoman.conformance.checks.lifecycle import refused_run, started
 from dragoman.conformance.checks.registration import own_adapter, register
 from dragoman.conformance.kit import Kit, ask_router, expect_reason, gate, refusal, within
-from dragoman.conformance.streams import Stream, last
-from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.conformance.streams import last
+from dragoman.protocol.errors import Reason, from_rpc_error
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2
@@ -147,7 +147,7 @@ async def drain(kit: Kit) -> None:
             await stream.until_text("ready")
             process.signal(signal.SIGTERM)
             refused = await refused_run(other)
-        error = await _ending(stream)
+        error = await stream.ending()
         has_ended = await process.ended(exit_s)
     expect_reason(refused, Reason.DRAINING)
     expect(refused.retry_after_s is not None, "DRAINING without RetryInfo")
@@ -157,12 +157,3 @@ async def drain(kit: Kit) -> None:
         return
     expect_reason(error, Reason.DRAINING)
     expect("last_sequence" in error.metadata, "DRAINING ends a stream without last_sequence in metadata")
-
-
-async def _ending(stream: Stream) -> DragomanError | None:
-    """Read to the end; return the status that is not OK."""
-    try:
-        await stream.rest_or_status()
-    except DragomanError as error:
-        return error
-    return None

@@ -6,8 +6,8 @@ import uuid
 from pathlib import Path
 
 from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit, Late, expect_reason, gate, until_ready, within
-from dragoman.conformance.streams import is_kind, last, outcome_name
+from dragoman.conformance.kit import Kit, Late, expect_outcome, expect_reason, gate, until_ready, within
+from dragoman.conformance.streams import is_kind, last
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.wire import unroll
 from dragoman.v1 import adapter_pb2 as api
@@ -29,8 +29,7 @@ _FLOOD = 5000
 async def succeeds(kit: Kit) -> None:
     """Run an agent that says something and succeeds."""
     stream = await kit.run(kit.request("say=all is well", model="MOCK_TEXT"))
-    result = stream.result
-    expect(result.outcome == pb.OUTCOME_SUCCEEDED, f"{outcome_name(result.outcome)}: {result.failure.message}")
+    expect_outcome(stream.result, pb.OUTCOME_SUCCEEDED, stream.result.failure.message)
     due = "all is well" if kit.setup.agent == "script" else "scripted model"
     expect(due in stream.text, f"the agent's words {due!r} are in no event")
 
@@ -84,13 +83,9 @@ async def failure_is_data(kit: Kit) -> None:
     """Run an agent that fails; the caller learns the agent's own words, or at least what kind of failure it is."""
     words = "conformance failure"
     stream = kit.execute(kit.request(f"fail={words}", model="MOCK_400"))
-    try:
-        while await stream.read() is not None:
-            pass
-    except DragomanError as error:
-        raise Violation(f"an agent that fails ends the call with {error.code.name}") from error
-    outcome = stream.result.outcome
-    expect(outcome == pb.OUTCOME_FAILED, f"an agent that fails gives {outcome_name(outcome)}")
+    if (error := await stream.ending()) is not None:
+        raise Violation(f"an agent that fails ends the call with {error.code.name}")
+    expect_outcome(stream.result, pb.OUTCOME_FAILED)
     failure = stream.result.failure
     if kit.setup.agent == "script":
         is_known = words in failure.message or failure.kind != pb.FAILURE_KIND_INTERNAL
@@ -216,7 +211,7 @@ async def _orphaned(kit: Kit, request: api.ExecuteRequest, limit_s: float, fault
     except Late:
         await kit.cancel(request.run_id, grace_s=0)
         raise
-    expect(later.result.outcome == pb.OUTCOME_CANCELLED, f"{outcome_name(later.result.outcome)} instead of CANCELLED")
+    expect_outcome(later.result, pb.OUTCOME_CANCELLED)
     return time.monotonic() - began
 
 
@@ -265,7 +260,7 @@ async def _lives_on(kit: Kit, request: api.ExecuteRequest, path: Path) -> None:
     later = kit.attach(request.run_id, hold=True)
     path.touch()
     await later.rest()
-    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{outcome_name(later.result.outcome)} instead of SUCCEEDED")
+    expect_outcome(later.result, pb.OUTCOME_SUCCEEDED)
 
 
 @check("run.survives-client")
@@ -285,10 +280,7 @@ async def deadline(kit: Kit) -> None:
     path = kit.path("gate")
     request = kit.request("say=ready", f"wait={path}", "say=afterwards")
     stream = kit.execute(request, timeout=_DEADLINE_S * kit.setup.slowness)
-    try:
-        while await stream.read() is not None:
-            pass
-    except DragomanError as error:
+    if (error := await stream.ending()) is not None:
         # gRPC for Go resets the stream at the deadline: a client whose clock is a moment behind reads CANCELLED.
         ended = error.code.name in ("DEADLINE_EXCEEDED", "CANCELLED")
         expect(ended, f"the deadline ends the call with {error.code.name}")
@@ -308,7 +300,7 @@ async def connection(kit: Kit) -> None:
     async with kit.beside() as other:
         later = other.attach(request.run_id, last(stream).sequence, hold=True)
         await later.rest()
-    expect(later.result.outcome == pb.OUTCOME_SUCCEEDED, f"{outcome_name(later.result.outcome)} instead of SUCCEEDED")
+    expect_outcome(later.result, pb.OUTCOME_SUCCEEDED)
     words = "word0399" if kit.setup.agent == "model" else "afterwards"
     expect(words in later.text, "what came meanwhile is missing on a new connection")
 

@@ -1,7 +1,7 @@
 """Sessions: the handle of a result, and what happens to one that cannot be resumed."""
 
 from dragoman.conformance.check import check, expect
-from dragoman.conformance.kit import Kit, need
+from dragoman.conformance.kit import Kit, expect_outcome, need
 from dragoman.conformance.streams import Stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -44,8 +44,7 @@ def _is_new(stream: Stream) -> None:
     due = pb.SESSION_DISPOSITION_RESUME_REFUSED
     expect(last.session_disposition == due, f"{_name(last.session_disposition)} where RESUME_REFUSED is due")
     expect(last.session_reason, "started.session_reason is empty")
-    outcome = stream.result.outcome
-    expect(outcome == pb.OUTCOME_SUCCEEDED, f"{pb.Outcome.Name(outcome)}, although a new session could start")
+    expect_outcome(stream.result, pb.OUTCOME_SUCCEEDED, "a new session could start")
 
 
 async def _reaches_agent(kit: Kit, before: Stream, *, is_copy: bool = False) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.conformance.check import Skip, check, expect
-from dragoman.conformance.kit import Kit, has_setting, run_in_time
+from dragoman.conformance.kit import Kit, expect_failure, has_setting, run_in_time
 from dragoman.conformance.streams import Stream
-from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.errors import Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 
@@ -48,12 +48,11 @@ async def model(kit: Kit) -> None:
     request = _request(kit, word)
     request.model = word
     stream = kit.execute(request)
-    try:
-        await stream.rest_or_status()
-    except DragomanError as error:
-        if error.reason is Reason.INVALID_REQUEST:
-            raise Skip("the adapter refuses a model that it does not know, and the kit knows none") from error
-        raise
+    error = await stream.ending()
+    if error is not None and error.reason is Reason.INVALID_REQUEST:
+        raise Skip("the adapter refuses a model that it does not know, and the kit knows none")
+    if error is not None:
+        raise error
     if stream.result.outcome == pb.OUTCOME_FAILED:
         raise Skip("a run with an unknown model fails, as it may")
     expect(_has_received(kit, stream, word), "the model does not reach the agent, and the run does not fail")
@@ -117,5 +116,4 @@ async def max_turns(kit: Kit) -> None:
     request = kit.request("hang", model="MOCK_LOOP")
     request.config.update({**kit.setup.config, "maxTurns": 2})
     stream = await run_in_time(kit, request, _PATIENCE_S, "config.maxTurns did not end the run")
-    kind = pb.FailureKind.Name(stream.result.failure.kind)
-    expect(stream.result.failure.kind == pb.FAILURE_KIND_MAX_TURNS, f"{kind} where MAX_TURNS is due")
+    expect_failure(stream.result, pb.FAILURE_KIND_MAX_TURNS)
