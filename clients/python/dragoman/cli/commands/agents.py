@@ -9,7 +9,7 @@ import click
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import json_option, router_option
 from dragoman.cli.connection.connect import run_connected
-from dragoman.cli.display.printing import print_json, print_json_lines, print_lines
+from dragoman.cli.display.printing import print_json, print_lines, print_list
 from dragoman.cli.display.style import Segment
 from dragoman.cli.display.table import table
 from dragoman.cli.display.text import one_line
@@ -55,7 +55,7 @@ def agents_command(
     async def work(client: "Client") -> None:
         agents = await client.list_agents(limit=limit)
         active = await _active_name(client, task, company) if task else None
-        print_json_lines(agents) if as_json else print_lines(_table(agents, active))
+        print_list(agents, _table(agents, active), as_json=as_json)
 
     return run_connected(router, work)
 

@@ -10,7 +10,7 @@ import click
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import adapter_option, json_option, router_option
 from dragoman.cli.connection.connect import run_connected
-from dragoman.cli.display.printing import print_json_lines, print_lines
+from dragoman.cli.display.printing import print_list
 from dragoman.cli.display.table import table
 from dragoman.cli.display.text import count, one_line
 from dragoman.cli.error_report import ErrorReport
@@ -62,11 +62,9 @@ async def _list(client: Client, run_id: str, adapter: str, *, as_json: bool) -> 
                 found.append(event.artifact)
             elif event.HasField("replay_done"):
                 break
-    if as_json:
-        print_json_lines(found)
-    else:
-        rows = [(one_line(one.name), count(one.size), one_line(one.media_type), one.sha256[:12]) for one in found]
-        print_lines(table(("NAME", "BYTES", "TYPE", "SHA-256"), rows, empty="the run has left no files"))
+    rows = [(one_line(one.name), count(one.size), one_line(one.media_type), one.sha256[:12]) for one in found]
+    lines = table(("NAME", "BYTES", "TYPE", "SHA-256"), rows, empty="the run has left no files")
+    print_list(found, lines, as_json=as_json)
 
 
 async def _write(pieces: AsyncIterator[bytes], path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 from dragoman.cli.commands._options import json_option, router_option
 from dragoman.cli.connection.connect import run_connected
-from dragoman.cli.display.printing import print_json_lines, print_lines
+from dragoman.cli.display.printing import print_list
 from dragoman.cli.display.style import Segment
 from dragoman.cli.display.table import table
 from dragoman.cli.display.text import moment, one_line
@@ -31,7 +31,7 @@ def budgets_command(name: str, limit: int, as_json: bool, router: str | None) ->
 
     async def work(client: "Client") -> None:
         budgets = await client.list_budgets(name, limit=limit)
-        print_json_lines(budgets) if as_json else print_lines(_table(budgets))
+        print_list(budgets, _table(budgets), as_json=as_json)
 
     return run_connected(router, work)
 

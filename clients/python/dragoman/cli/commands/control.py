@@ -1,7 +1,7 @@
 """``dragoman cancel``, ``respond``, ``send``, ``update`` and ``changes``: calls for a run by its ID."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Final
 
 import click
 from dragoman.cli.commands._attachments import attachments
@@ -16,7 +16,7 @@ from dragoman.cli.commands._options import (
 )
 from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display.changes import change_lines
-from dragoman.cli.display.printing import print_json, print_lines
+from dragoman.cli.display.printing import print_response
 from dragoman.cli.display.style import Segment
 from dragoman.cli.display.summary import is_confirmed_dead, processes
 from dragoman.cli.display.text import enum_label, one_line
@@ -27,6 +27,9 @@ from dragoman.protocol.identity import new_input_id
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1.adapter_pb2 import RespondResponse, SendResponse, UpdateRunResponse
 from msgspec import Struct
+
+_SENDER: Final = "dragoman command line"
+"""Who answers, sends and changes, for the record."""
 
 
 @click.command("cancel")
@@ -51,11 +54,9 @@ def cancel_command(
         result = pb.Result(outcome=response.outcome)
         if response.HasField("tree_confirmed_dead"):
             result.tree_confirmed_dead = response.tree_confirmed_dead
-        if as_json:
-            print_json(response)
-        else:
-            outcome = enum_label(pb.Outcome.DESCRIPTOR, response.outcome, "OUTCOME_")
-            print_lines([[Segment(f"{one_line(run_id)}: {outcome}; {processes(result)}")]])
+        outcome = enum_label(pb.Outcome.DESCRIPTOR, response.outcome, "OUTCOME_")
+        line = f"{one_line(run_id)}: {outcome}; {processes(result)}"
+        print_response(response, [[Segment(line)]], as_json=as_json)
         return EXIT_OK if is_confirmed_dead(result) else EXIT_FAILED
 
     return run_connected(router, work)
@@ -104,9 +105,7 @@ def respond_command(
     answer = options.answer()
 
     async def work(client: Client) -> None:
-        response = await client.respond(
-            run_id, request_id, answer, responder="dragoman command line", adapter=adapter
-        )
+        response = await client.respond(run_id, request_id, answer, responder=_SENDER, adapter=adapter)
         _show(response, "answered", as_json=as_json)
 
     return run_connected(router, work)
@@ -151,7 +150,7 @@ def send_command(
             mode=mode,
             attachments=attachments(options.attach, images=images),
             input_id=input_id,
-            sender="dragoman command line",
+            sender=_SENDER,
             adapter=adapter,
         )
 
@@ -180,16 +179,15 @@ def update_command(
     """Change the model or the permission mode of RUN while its agent works, and wait until the agent has taken it."""
     if not model and not permission_mode:
         raise click.UsageError("nothing to change; give --model or --permission-mode")
-    sender = "dragoman command line"
 
     async def work(client: Client) -> None:
         if permission_mode:  # first: it may be there to keep the other model from doing harm
             response = await client.update_run(
-                run_id, permission_mode=permission_mode, sender=sender, adapter=adapter
+                run_id, permission_mode=permission_mode, sender=_SENDER, adapter=adapter
             )
             _show(response, f"permission mode {one_line(permission_mode)}", as_json=as_json)
         if model:
-            response = await client.update_run(run_id, model=model, sender=sender, adapter=adapter)
+            response = await client.update_run(run_id, model=model, sender=_SENDER, adapter=adapter)
             _show(response, f"model {one_line(model)}", as_json=as_json)
 
     return run_connected(router, work)
@@ -206,19 +204,13 @@ def changes_command(run_id: str, with_diffs: bool, as_json: bool, adapter: str, 
 
     async def work(client: Client) -> None:
         changes = await client.get_changes(run_id, with_diffs=with_diffs or as_json, adapter=adapter)
-        if as_json:
-            print_json(changes)
-        else:
-            print_lines(change_lines(changes, with_diffs=with_diffs))
+        print_response(changes, change_lines(changes, with_diffs=with_diffs), as_json=as_json)
 
     return run_connected(router, work)
 
 
 def _show(response: RespondResponse | SendResponse | UpdateRunResponse, what: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(response)
-    else:
-        print_lines([[Segment(f"{what}; recorded as event {response.sequence}")]])
+    print_response(response, [[Segment(f"{what}; recorded as event {response.sequence}")]], as_json=as_json)
 
 
 def _json(text: str | None, name: str) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 import click
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import Seconds
-from dragoman.cli.error_report import ErrorReport
-from dragoman.cli.exit_codes import EXIT_OK, EXIT_USAGE
+from dragoman.cli.error_report import ErrorReport, wrong_usage
+from dragoman.cli.exit_codes import EXIT_OK
 from dragoman.protocol.addresses import AddressError, parse_address
 from dragoman.protocol.private import ROUTER_VARIABLE, default_address
 
@@ -27,10 +27,8 @@ def health_command(*, address: str | None, timeout_s: float, live: bool) -> int:
     ADDRESS is unix:/path or host:port. Default: what DRAGOMAN_ROUTER names, or this user's router.
     """
     where = address or default_address()
-    try:
+    with wrong_usage(AddressError):
         parse_address(where)
-    except AddressError as error:
-        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
     answer = asyncio.run(_ask(where, timeout_s))
     if answer != "SERVING" and not (live and answer == "NOT_SERVING"):
         raise CommandError(ErrorReport(f"{where} does not serve: {answer}"))

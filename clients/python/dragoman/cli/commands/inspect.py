@@ -12,7 +12,7 @@ from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import SetupOptions, json_option, router_option, with_options
 from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display import detections
-from dragoman.cli.display.printing import print_json, print_json_lines, print_lines
+from dragoman.cli.display.printing import print_list, print_response
 from dragoman.cli.display.slow_notice import slow_notice
 from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.table import table
@@ -20,8 +20,8 @@ from dragoman.cli.display.text import enum_label, moment, one_line, sanitize, se
 from dragoman.cli.error_report import ErrorReport
 from dragoman.cli.exit_codes import EXIT_FAILED, EXIT_OK
 from dragoman.client import Client
-from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 from dragoman.v1 import adapter_pb2 as pb
+from dragoman.v1 import event_pb2, router_pb2
 
 _LEVELS = {event_pb2.SEVERITY_WARNING: ("!", Style.TOOL), event_pb2.SEVERITY_ERROR: ("✗", Style.ERROR)}
 _DETECTION_S = 2.0
@@ -43,10 +43,8 @@ def detect_command(adapter: str, refresh: bool, as_json: bool, router: str | Non
     async def work(client: Client) -> int:
         async with slow_notice("still detecting agents…", after_s=_DETECTION_S):
             agents = await client.detect(adapter, refresh=refresh)
-        if as_json:
-            print_json_lines(agents)
-        else:
-            print_lines([*detections.lines(agents), [Segment(detections.counted(agents))]])
+        lines = [*detections.lines(agents), [Segment(detections.counted(agents))]]
+        print_list(agents, lines, as_json=as_json)
         return EXIT_FAILED if adapter and not all(map(detections.is_ready, agents)) else EXIT_OK
 
     return run_connected(router, work)
@@ -61,16 +59,17 @@ def quota_command(adapter: str, as_json: bool, router: str | None) -> int:
 
     async def work(client: Client) -> int:
         response = await client.get_quota(adapter)
-        if as_json:
-            print_json(response)
-        elif response.HasField("failure"):
-            print_lines([[Segment(one_line(response.failure.message, 600), Style.ERROR)]])
-        else:
-            rows = [_window(window) for window in response.windows]
-            print_lines(table(("WINDOW", "USED", "RESETS (UTC)", "STATUS"), rows, empty="no rate limits"))
+        print_response(response, _quota(response), as_json=as_json)
         return EXIT_FAILED if response.HasField("failure") else EXIT_OK
 
     return run_connected(router, work, adapter=adapter)
+
+
+def _quota(response: pb.GetQuotaResponse) -> list[list[Segment]]:
+    if response.HasField("failure"):
+        return [[Segment(one_line(response.failure.message, 600), Style.ERROR)]]
+    rows = [_window(window) for window in response.windows]
+    return table(("WINDOW", "USED", "RESETS (UTC)", "STATUS"), rows, empty="no rate limits")
 
 
 def _window(window: event_pb2.RateLimit) -> tuple[str, ...]:
@@ -94,7 +93,7 @@ def login_command(adapter: str, method: str, as_json: bool, router: str | None) 
         outcome = None
         async for event in client.login(adapter, method=method):
             outcome = event.outcome if event.HasField("outcome") else outcome
-            print_json_lines([event]) if as_json else print_lines(_step(event))
+            print_list([event], _step(event), as_json=as_json)
         if outcome is None:
             raise CommandError(ErrorReport("the login ended without an outcome"))
         return EXIT_FAILED if outcome.HasField("failure") else EXIT_OK
@@ -102,7 +101,7 @@ def login_command(adapter: str, method: str, as_json: bool, router: str | None) 
     return run_connected(router, work, adapter=adapter)
 
 
-def _step(event: adapter_pb2.LoginResponse) -> list[list[Segment]]:
+def _step(event: pb.LoginResponse) -> list[list[Segment]]:
     if event.HasField("prompt"):
         prompt = event.prompt
         code = [[Segment(f"code: {one_line(prompt.user_code)}", Style.STRONG)]] if prompt.user_code else []
@@ -122,10 +121,8 @@ def adapters_command(describe: bool, as_json: bool, router: str | None) -> int:
 
     async def work(client: Client) -> None:
         response = await client.list_adapters(describe=describe)
-        if as_json:
-            print_json_lines(response.adapters)
-        else:
-            print_lines(_adapter_lines(response.adapters, with_capabilities=describe))
+        lines = _adapter_lines(response.adapters, with_capabilities=describe)
+        print_list(response.adapters, lines, as_json=as_json)
 
     return run_connected(router, work)
 
@@ -185,10 +182,7 @@ def describe_command(adapter: str, as_json: bool, router: str | None) -> int:
 
     async def work(client: Client) -> None:
         response = await client.describe(adapter)
-        if as_json:
-            print_json(response)
-        else:
-            print_lines(_description(response))
+        print_response(response, _description(response), as_json=as_json)
 
     return run_connected(router, work)
 
@@ -257,10 +251,7 @@ def test_command(adapter: str, live: bool, setup: SetupOptions, as_json: bool, r
         cwd, config = values.directory(setup.cwd), setup.config(schema)
         request = pb.TestEnvironmentRequest(model=setup.model)
         response = await client.test_environment(adapter, live=live, cwd=cwd, config=config, env=env, request=request)
-        if as_json:
-            print_json(response)
-        else:
-            print_lines(_checks(response))
+        print_response(response, _checks(response), as_json=as_json)
         return EXIT_FAILED if response.status == pb.TEST_STATUS_FAIL else EXIT_OK
 
     return run_connected(router, work, adapter=adapter)

@@ -139,13 +139,10 @@ def _name_agent(request: "pb.ExecuteRequest", name: str, agent: "router_pb2.Stor
 async def _show_changes(client: "Client", run_id: str, *, as_json: bool, with_diffs: bool) -> None:
     """Print what a run changed after its last event; as JSON on one line."""
     from dragoman.cli.display.changes import change_lines  # noqa: PLC0415 - as above
-    from dragoman.cli.display.printing import print_json_lines, print_lines  # noqa: PLC0415
+    from dragoman.cli.display.printing import print_list  # noqa: PLC0415
 
     changes = await client.get_changes(run_id, with_diffs=as_json or with_diffs)
-    if as_json:
-        print_json_lines([changes])
-    else:
-        print_lines(change_lines(changes, with_diffs=with_diffs))
+    print_list([changes], change_lines(changes, with_diffs=with_diffs), as_json=as_json)
 
 
 async def _detached(client: "Client", request: "pb.ExecuteRequest") -> int:

@@ -12,7 +12,7 @@ from dragoman.cli import values
 from dragoman.cli.commands._options import json_option, option, router_option, with_options
 from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display import phrases
-from dragoman.cli.display.printing import print_json, print_lines
+from dragoman.cli.display.printing import print_json, print_lines, print_response
 from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.summary import has_unconfirmed_processes, last_line, outcome_style, processes
 from dragoman.cli.display.table import table
@@ -64,10 +64,7 @@ def runs_command(options: FilterOptions, limit: int, as_json: bool, router: str 
     async def work(client: Client) -> None:
         says_more = sys.stdout.isatty() and not as_json
         runs = await client.list_runs(filters, limit=limit + says_more)
-        if as_json:
-            print_json(router_pb2.ListRunsResponse(runs=runs))
-        else:
-            print_lines(_run_lines(runs[:limit]))
+        print_response(router_pb2.ListRunsResponse(runs=runs), _run_lines(runs[:limit]), as_json=as_json)
         if len(runs) > limit:
             print_lines([[Segment(f"the newest {limit} of more runs; --limit N lists N", Style.FAINT)]])
 

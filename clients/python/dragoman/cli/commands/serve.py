@@ -11,10 +11,10 @@ import click
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import Seconds, json_option, option, with_options
 from dragoman.cli.commands.new_adapter import adapter_new_command
-from dragoman.cli.display.printing import print_json, print_lines
+from dragoman.cli.display.printing import print_response
 from dragoman.cli.display.style import Segment
 from dragoman.cli.display.text import one_line
-from dragoman.cli.error_report import ErrorReport
+from dragoman.cli.error_report import ErrorReport, wrong_usage
 from dragoman.cli.exit_codes import EXIT_USAGE
 from dragoman.protocol.addresses import AddressError, is_served
 from dragoman.protocol.identity import near_names
@@ -271,6 +271,7 @@ class RegistrationOptions(Struct, frozen=True):
 
 @click.command("serve", epilog="\b\nExample:\n  dragoman serve --listen 127.0.0.1:7777")
 @with_options("options", RouterOptions)
+@wrong_usage(AddressError)
 def serve_command(options: RouterOptions) -> None:
     """Run a router until SIGTERM or Ctrl-C, which drains it; a second one stops it at once.
 
@@ -282,15 +283,12 @@ def serve_command(options: RouterOptions) -> None:
         raise CommandError(
             ErrorReport("uvloop is not installed; run: pip install 'dragoman[uvloop]'", exit_code=EXIT_USAGE)
         )
-    try:
-        fields = {name: getattr(options, name) for name in options.__struct_fields__ if name != "process"}
-        fields |= {name: getattr(options.process, name) for name in options.process.__struct_fields__}
-        fields |= {"run_log": _run_log(options.run_log), "max_runs": _max_runs(options.max_runs)}
-        # A socket that is named is the only one.
-        is_named = any(one.startswith("unix:") for one in options.listen)
-        serve(RouterConfig(**fields, at_default_too=bool(options.listen) and not is_named))
-    except AddressError as error:
-        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
+    fields = {name: getattr(options, name) for name in options.__struct_fields__ if name != "process"}
+    fields |= {name: getattr(options.process, name) for name in options.process.__struct_fields__}
+    fields |= {"run_log": _run_log(options.run_log), "max_runs": _max_runs(options.max_runs)}
+    # A socket that is named is the only one.
+    is_named = any(one.startswith("unix:") for one in options.listen)
+    serve(RouterConfig(**fields, at_default_too=bool(options.listen) and not is_named))
 
 
 def _run_log(url: str) -> str:
@@ -340,6 +338,7 @@ adapter_command.add_command(adapter_new_command)
 )
 @with_options("announcing", RegistrationOptions)
 @with_options("options", ProcessOptions)
+@wrong_usage(AddressError)
 def adapter_serve_command(
     name: str,
     listen: tuple[str, ...],
@@ -357,17 +356,14 @@ def adapter_serve_command(
 
     os.environ[_DRAIN_GRACE] = str(drain_grace)  # where the SDK looks, whatever starts the adapter
     routers = [default_address() if router == _DEFAULT else router for router in announcing.register]
-    try:
-        serve(
-            load_adapter(name),
-            list(listen),
-            log_format=options.log_format,
-            log_level=options.log_level,
-            insecure_tcp_without_token=options.insecure_tcp_without_token,
-            register=Registration(routers, announcing.advertise or ""),
-        )
-    except AddressError as error:
-        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
+    serve(
+        load_adapter(name),
+        list(listen),
+        log_format=options.log_format,
+        log_level=options.log_level,
+        insecure_tcp_without_token=options.insecure_tcp_without_token,
+        register=Registration(routers, announcing.advertise or ""),
+    )
 
 
 @adapter_command.command("restart")
@@ -402,14 +398,11 @@ def adapter_restart_command(
 
     async def work(client: Client) -> None:
         response = await client.restart_adapter(adapter, grace_s=0.0 if now else grace)
-        if as_json:
-            print_json(response)
-            return
         entry, draining = response.adapter, response.draining_runs
         line = f"{one_line(entry.adapter)}: new process {entry.pid}"
         if draining:
             line += f"; {draining} run{'s' if draining > 1 else ''} in the old one"
-        print_lines([[Segment(line)]])
+        print_response(response, [[Segment(line)]], as_json=as_json)
 
     return run_connected(router or default_address(), work)
 

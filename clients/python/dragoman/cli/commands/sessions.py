@@ -9,7 +9,7 @@ from click.core import ParameterSource
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import json_option, router_option
 from dragoman.cli.connection.connect import run_connected
-from dragoman.cli.display.printing import print_json, print_json_lines, print_lines
+from dragoman.cli.display.printing import print_lines, print_list, print_response
 from dragoman.cli.display.style import Segment, Style
 from dragoman.cli.display.table import table
 from dragoman.cli.display.text import count, moment, one_line
@@ -71,10 +71,7 @@ def sessions_command(
 
     async def work(client: Client) -> None:
         sessions = (await _matching(client, selection, limit))[:limit]
-        if as_json:
-            print_json_lines(sessions)
-        else:
-            print_lines(_table(sessions))
+        print_list(sessions, _table(sessions), as_json=as_json)
 
     return run_connected(router, work)
 
@@ -88,7 +85,7 @@ def _show_command(as_json: bool, router: str | None, **selection: str | None) ->
 
     async def work(client: Client) -> None:
         session = _only(await _matching(client, selection), selection)
-        print_json(session) if as_json else print_lines(_details(session))
+        print_response(session, _details(session), as_json=as_json)
 
     return run_connected(router, work)
 

@@ -12,7 +12,7 @@ from dragoman.cli.commands._options import json_option
 from dragoman.cli.display.printing import print_lines
 from dragoman.cli.display.style import Segment
 from dragoman.cli.display.table import table
-from dragoman.cli.error_report import ErrorReport
+from dragoman.cli.error_report import ErrorReport, wrong_usage
 from dragoman.cli.exit_codes import EXIT_OK, EXIT_USAGE
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.caller import SCOPES
@@ -39,6 +39,7 @@ Examples:
 
 @click.group("token", invoke_without_command=True)
 @click.pass_context
+@wrong_usage(AddressError)
 def token_command(context: click.Context) -> int | None:
     """Print this user's token, which servers require over TCP; or create, list and revoke tokens with scopes.
 
@@ -47,10 +48,7 @@ def token_command(context: click.Context) -> int | None:
     """
     if context.invoked_subcommand is not None:
         return None
-    try:
-        click.echo(make_token())
-    except AddressError as error:
-        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
+    click.echo(make_token())
     return EXIT_OK
 
 
@@ -71,27 +69,22 @@ def token_command(context: click.Context) -> int | None:
     metavar="N",
     help="Days until it expires. Default: never.",
 )
+@wrong_usage(TokenFileError)
 def _create_command(name: str, scopes: tuple[str, ...], adapters: tuple[str, ...], days: float | None) -> int:
     """Create the token NAME and print it.
 
     It is shown only now; routers of this user have its digest, from the next call on.
     """
-    try:
-        text = create_token(tokens_path(), name, scopes, adapters, None if days is None else days * _DAY_S)
-    except TokenFileError as error:
-        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
-    click.echo(text)
+    click.echo(create_token(tokens_path(), name, scopes, adapters, None if days is None else days * _DAY_S))
     return EXIT_OK
 
 
 @token_command.command("list")
 @json_option("Print one line of JSON per token, without its digest.")
+@wrong_usage(TokenFileError)
 def _list_command(as_json: bool) -> int:
     """List tokens with scopes, oldest first."""
-    try:
-        tokens = stored_tokens(tokens_path())
-    except TokenFileError as error:
-        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
+    tokens = stored_tokens(tokens_path())
     if as_json:
         sys.stdout.write("".join(f"{json.dumps(_facts(token))}\n" for token in tokens))
     else:
@@ -101,16 +94,15 @@ def _list_command(as_json: bool) -> int:
 
 @token_command.command("revoke")
 @click.argument("name", metavar="NAME|ID")
+@wrong_usage(TokenFileError)
 def _revoke_command(name: str) -> int:
     """Revoke a token: routers refuse it from the next call on. Runs that it started go on."""
-    try:
-        revoke_token(tokens_path(), name)
-    except TokenFileError as error:
-        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
+    revoke_token(tokens_path(), name)
     return EXIT_OK
 
 
 @token_command.command("keys")
+@wrong_usage(AddressError)
 def _keys_command() -> int:
     """Print the public keys of the tokens that routers issue for runs, as a JSON Web Key Set.
 
@@ -118,16 +110,13 @@ def _keys_command() -> int:
     """
     from dragoman.protocol.trust import named_trust  # noqa: PLC0415 - the other commands do without
 
-    try:
-        trust = named_trust()
-        rule = trust.current().run_tokens if trust is not None else None
-        if rule is None:
-            raise CommandError(ErrorReport("the trust file (DRAGOMAN_TRUST) names no key", exit_code=EXIT_USAGE))
-        from dragoman.protocol.run_tokens import RunTokens  # noqa: PLC0415 - needs an extra
+    trust = named_trust()
+    rule = trust.current().run_tokens if trust is not None else None
+    if rule is None:
+        raise CommandError(ErrorReport("the trust file (DRAGOMAN_TRUST) names no key", exit_code=EXIT_USAGE))
+    from dragoman.protocol.run_tokens import RunTokens  # noqa: PLC0415 - needs an extra
 
-        click.echo(json.dumps(RunTokens(rule).public_keys(), indent=1))
-    except AddressError as error:
-        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error
+    click.echo(json.dumps(RunTokens(rule).public_keys(), indent=1))
     return EXIT_OK
 
 

@@ -35,3 +35,13 @@ def print_json(message: Message) -> None:
     """Print a message as protobuf JSON on standard output."""
     sys.stdout.write(json_format.MessageToJson(message) + "\n")
     sys.stdout.flush()
+
+
+def print_response(response: Message, lines: Iterable[Sequence[Segment]], *, as_json: bool) -> None:
+    """Print a response, for programs or for people."""
+    print_json(response) if as_json else print_lines(lines)
+
+
+def print_list(messages: Iterable[Message], lines: Iterable[Sequence[Segment]], *, as_json: bool) -> None:
+    """Print what a response lists, for programs or for people."""
+    print_json_lines(messages) if as_json else print_lines(lines)
