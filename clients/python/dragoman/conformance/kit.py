@@ -125,12 +125,6 @@ class Kit:
         """Return a path for a file, different in each call."""
         return self.setup.folder / f"{name}-{next(self._numbers)}"
 
-    def directory(self, name: str) -> str:
-        """Return the path of a new directory."""
-        path = self.path(name)
-        path.mkdir()
-        return str(path)
-
     def request(self, *steps: str, model: str = "", prompt: str = "Hello.") -> api.ExecuteRequest:
         """Return a request for a scripted run.
 
@@ -162,7 +156,7 @@ class Kit:
         if setup.config:
             request.config.update(setup.config)
         if self.has(pb.FEATURE_WORKSPACE):
-            request.workspace.cwd = self.directory("workspace")
+            request.workspace.cwd = directory(self, "workspace")
         request.orphan_after.seconds = _ORPHAN_AFTER_S
         if self.does(api.DUTY_LIMITS):
             request.limits.grace.seconds = _GRACE_S
@@ -235,6 +229,13 @@ class Kit:
         stream.cancel()
         kind = first.WhichOneof("body") if first else "the end of the stream"
         raise Violation(f"the request was accepted: {kind} followed")
+
+
+def directory(kit: Kit, name: str) -> str:
+    """Return the path of a new directory."""
+    path = kit.path(name)
+    path.mkdir()
+    return str(path)
 
 
 class Late(Violation):

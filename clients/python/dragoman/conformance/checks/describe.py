@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 from dragoman.conformance.check import Skip, Violation, check, expect
-from dragoman.conformance.kit import Kit, expect_reason, finding, need, refusal
+from dragoman.conformance.kit import Kit, directory, expect_reason, finding, need, refusal
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
@@ -191,7 +191,7 @@ async def models(kit: Kit) -> None:
 async def quota(kit: Kit) -> None:
     """Ask for the rate limits of the account, in a home without a login."""
     need(kit, pb.FEATURE_QUOTA)
-    request = api.GetQuotaRequest(adapter=kit.adapter, env={"HOME": kit.directory("home")})
+    request = api.GetQuotaRequest(adapter=kit.adapter, env={"HOME": directory(kit, "home")})
     answer = await finding(kit, "GetQuota", request, "why there is no answer is data")
     if answer.HasField("failure"):
         expect(answer.failure.kind and answer.failure.message, "the failure has no kind or no message")
@@ -206,7 +206,7 @@ async def quota(kit: Kit) -> None:
 async def login(kit: Kit) -> None:
     """Begin a login in a home without one, and leave it after its first step."""
     need(kit, pb.FEATURE_LOGIN)
-    call = kit.stub.Login(api.LoginRequest(adapter=kit.adapter, env={"HOME": kit.directory("home")}))
+    call = kit.stub.Login(api.LoginRequest(adapter=kit.adapter, env={"HOME": directory(kit, "home")}))
     try:
         event = await kit.answer("Login", anext(aiter(call)))
     except DragomanError as error:
@@ -230,7 +230,7 @@ async def skills(kit: Kit) -> None:
 @check("skills.sync")
 async def sync_skills(kit: Kit) -> None:
     """Install a skill whose name would leave the directory of skills, in a home of its own."""
-    home = kit.directory("home")
+    home = directory(kit, "home")
     request = api.SyncSkillsRequest(adapter=kit.adapter, env={"HOME": home})
     request.skills.add(name="../conformance").files.content["SKILL.md"] = b"# Conformance\n"
     error = await refusal(kit.call("SyncSkills", request))
