@@ -1,10 +1,6 @@
 """What a command reports when it ends with an error."""
 
-import contextlib
-from collections.abc import Iterator
-
-from dragoman.cli.command_error import CommandError
-from dragoman.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
+from dragoman.cli.exit_codes import EXIT_FAILED
 from msgspec import Struct, field
 
 
@@ -27,16 +23,3 @@ class ErrorReport(Struct, frozen=True):
     status: str = ""
     retry_after_s: float | None = None
     exit_code: int = EXIT_FAILED
-
-
-@contextlib.contextmanager
-def wrong_usage(*kinds: type[Exception]) -> Iterator[None]:
-    """Report exceptions of some kinds as wrong usage, by their texts: a block, or a decorator of a command.
-
-    Raises:
-        CommandError: there was one.
-    """
-    try:
-        yield
-    except kinds as error:
-        raise CommandError(ErrorReport(str(error), exit_code=EXIT_USAGE)) from error

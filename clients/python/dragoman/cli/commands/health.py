@@ -6,8 +6,9 @@ from typing import Any
 import click
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands._options import Seconds
-from dragoman.cli.error_report import ErrorReport, wrong_usage
+from dragoman.cli.error_report import ErrorReport
 from dragoman.cli.exit_codes import EXIT_OK
+from dragoman.cli.usage import wrong_usage
 from dragoman.protocol.addresses import AddressError, parse_address
 from dragoman.protocol.private import ROUTER_VARIABLE, default_address
 

@@ -14,8 +14,9 @@ from dragoman.cli.commands.new_adapter import adapter_new_command
 from dragoman.cli.display.printing import print_response
 from dragoman.cli.display.style import Segment
 from dragoman.cli.display.text import one_line
-from dragoman.cli.error_report import ErrorReport, wrong_usage
+from dragoman.cli.error_report import ErrorReport
 from dragoman.cli.exit_codes import EXIT_USAGE
+from dragoman.cli.usage import wrong_usage
 from dragoman.protocol.addresses import AddressError, is_served
 from dragoman.protocol.identity import near_names
 from dragoman.protocol.logs import LogFormat

@@ -12,8 +12,9 @@ from dragoman.cli.commands._options import json_option
 from dragoman.cli.display.printing import print_lines
 from dragoman.cli.display.style import Segment
 from dragoman.cli.display.table import table
-from dragoman.cli.error_report import ErrorReport, wrong_usage
+from dragoman.cli.error_report import ErrorReport
 from dragoman.cli.exit_codes import EXIT_OK, EXIT_USAGE
+from dragoman.cli.usage import wrong_usage
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.caller import SCOPES
 from dragoman.protocol.private import make_token
