@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from dragoman.protocol.errors import STATUS_BY_REASON
+from dragoman.protocol.errors import Reason
 
 CLIENTS = Path(__file__).parents[2] / "clients"
-STATUSES = {reason.value: status.name for reason, status in STATUS_BY_REASON.items()}
+STATUSES = {reason.value: reason.status.name for reason in Reason}
 
 
 def test_the_typescript_client_knows_each_reason() -> None:
