@@ -53,7 +53,7 @@ class StoredProgress(Struct, frozen=True, gc=False):
     """Whether its row may say less, as the rows of its events show the rest."""
 
 
-class StoredEvents(Struct, frozen=True, gc=False):
+class StoredEvents(Struct, gc=False):
     """A row of consecutive events."""
 
     run_id: str

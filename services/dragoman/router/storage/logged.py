@@ -1,6 +1,5 @@
 """One run as its writer sees it: the state of its row, the events that wait, and how far they may be published."""
 
-import bisect
 import enum
 from collections.abc import Callable
 from typing import Final
@@ -123,16 +122,6 @@ class LoggedRun(Struct, eq=False):
         """Note that another router has it."""
         self.state = RowState.LOST if self.is_begun else RowState.CONFLICT
 
-    def trim(self, written: int) -> int:
-        """Drop the waiting events up to a sequence, which are written; return their size."""
-        count = bisect.bisect_right(self.waiting, written, key=lambda event: event.sequence)
-        size = sum([len(event.data) for event in self.waiting[:count]])
-        del self.waiting[:count]
-        self.waiting_bytes -= size
-        if self.dropped <= written:
-            self.dropped = 0
-        return size
-
 
 def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[StoredEvents], int]:
     """Return the waiting events as rows, and their size; missing events are a row without data.
@@ -151,26 +140,21 @@ def rows_of(run: LoggedRun, most: int = WRITE_BYTES) -> tuple[list[StoredEvents]
             return [row], run.waiting_bytes
     rows: list[StoredEvents] = []
     events: list[bytes] = []
-    first = size = total = 0
+    size = total = 0
     for event in waiting:
-        sequence, data = event.sequence, event.data
-        if total + len(data) > most and events:
+        sequence, length = event.sequence, len(event.data)
+        if total + length > most and events:
             missing = 0
             break
-        if sequence != expected or size + len(data) > ROW_BYTES:
-            if events:
-                rows.append(StoredEvents(run_id, first, first + len(events) - 1, events))
-                events, size = [], 0
-            if sequence != expected:
-                rows.append(StoredEvents(run_id, expected, sequence - 1, None))
-        if not events:
-            first = sequence
-        events.append(data)
-        size += len(data)
-        total += len(data)
-        expected = sequence + 1
-    if events:
-        rows.append(StoredEvents(run_id, first, first + len(events) - 1, events))
+        if sequence != expected:
+            rows.append(StoredEvents(run_id, expected, sequence - 1, None))
+        if sequence != expected or not events or size + length > ROW_BYTES:
+            events, size = [], 0
+            rows.append(StoredEvents(run_id, sequence, sequence, events))
+        events.append(event.data)
+        size += length
+        total += length
+        rows[-1].last, expected = sequence, sequence + 1
     if missing >= expected:
         rows.append(StoredEvents(run_id, expected, missing, None))
     return rows, total

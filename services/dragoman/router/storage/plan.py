@@ -1,5 +1,6 @@
 """What is written next, without I/O: ``plan`` makes the writes, the store executes them, ``apply`` notes that."""
 
+import bisect
 from collections.abc import Iterable, Sequence
 
 from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
@@ -28,7 +29,13 @@ class Write(Struct, frozen=True):
             run.stored = row
         if isinstance(row, StoredRun) or not row.may_lag:
             run.noted = row.logged
-        return run.trim(self.upto)
+        count = bisect.bisect_right(run.waiting, self.upto, key=lambda event: event.sequence)
+        size = sum([len(event.data) for event in run.waiting[:count]])
+        del run.waiting[:count]
+        run.waiting_bytes -= size
+        if run.dropped <= self.upto:
+            run.dropped = 0
+        return size
 
 
 def plan(runs: Iterable[LoggedRun], budget: int = WRITE_BYTES) -> list[Write]:

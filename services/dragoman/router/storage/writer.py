@@ -82,18 +82,12 @@ class Writer:
             try:
                 await self._write(self.backlog.due())
             except StoreError as error:
-                if error.is_lasting and await self._write_one_by_one():
-                    self._works()  # it was the fault of single runs
-                    continue
                 pause_s = backoff.next_s()
                 self.fails(str(error))
                 self.backlog.written.check()
                 if self.is_closing:
                     return
                 await asyncio.sleep(pause_s)
-            except Exception as error:  # noqa: BLE001 - one run must not keep all others from being written
-                _log.error("run log write failed", failure=type(error).__name__)
-                await self._write_one_by_one()
             else:
                 backoff.reset()
                 self._works()
@@ -109,16 +103,38 @@ class Writer:
         self.backlog.hurry.clear()
 
     async def _write(self, runs: Sequence[LoggedRun]) -> None:
+        for first in range(0, len(runs), WRITE_RUNS):
+            await self._step(runs[first : first + WRITE_RUNS])
+            self.backlog.written.check()
+
+    async def _step(self, runs: Sequence[LoggedRun]) -> None:
+        """Write some runs together; if that fails by a fault of theirs, one by one, and drop those that have it.
+
+        Raises:
+            StoreError: the store fails.
+        """
+        try:
+            await self._execute(runs)
+        except Exception as error:
+            if isinstance(error, StoreError) and not error.is_lasting:
+                raise
+            if len(runs) > 1:
+                for run in runs:
+                    await self._step([run])
+                return
+            (run,) = runs
+            _log.error("run no longer persisted", run_id=run.stored.run_id, failure=type(error).__name__)
+            run.state = RowState.DROPPED
+            self.backlog.release(run)
+            if not run.is_over:
+                run.remark("log_gap", _UNSTORABLE)
+
+    async def _execute(self, runs: Sequence[LoggedRun]) -> None:
         for run in runs:
             if run.state is RowState.REMOVED:
                 changes = run.changes
                 await self._store.remove(run.stored.run_id, run.stored.owner)
                 run.written = changes
-        for first in range(0, len(runs), WRITE_RUNS):
-            await self._execute(runs[first : first + WRITE_RUNS])
-            self.backlog.written.check()
-
-    async def _execute(self, runs: Iterable[LoggedRun]) -> None:
         writes = plan(runs)
         if not writes:
             return
@@ -137,39 +153,10 @@ class Writer:
             if run.state is RowState.NEW and await self._store.begin(run.stored):
                 run.state = RowState.STORED  # in the place of one that no adapter had; what is new follows
             elif not run.is_gone:
-                self._give_up(run)
-
-    def _give_up(self, run: LoggedRun) -> None:
-        run.supersede()
-        self.backlog.release(run)
-        if not run.is_over:
-            run.lost()
-        self.backlog.written.check()  # now that this is known, nothing is published that was waited for
-
-    async def _write_one_by_one(self) -> bool:
-        """Write each run by itself, and drop those that cannot be written for a reason of their own.
-
-        Returns:
-            Whether all others are written.
-        """
-        for run in self.backlog.due():
-            try:
-                await self._write([run])
-            except StoreError as error:
-                if not error.is_lasting:
-                    return False
-                self._drop(run)
-            except Exception:  # noqa: BLE001 - as above
-                self._drop(run)
-        return True
-
-    def _drop(self, run: LoggedRun) -> None:
-        _log.error("run no longer persisted", run_id=run.stored.run_id)
-        run.state = RowState.DROPPED
-        self.backlog.release(run)
-        if not run.is_over:
-            run.remark("log_gap", _UNSTORABLE)
-        self.backlog.written.check()
+                run.supersede()
+                self.backlog.release(run)
+                if not run.is_over:
+                    run.lost()
 
     def fails(self, why: str) -> None:
         """Note that the store fails, and emit a notice in each live run."""
