@@ -203,7 +203,7 @@ def test_what_is_handed_over_is_quoted() -> None:
 
 
 def forwarded(asked: pb.ExecuteRequest, choice: SessionDecision) -> pb.ExecuteRequest:
-    apply_decision(asked, session_request(asked, "fake"), choice)
+    apply_decision(asked, replace(session_request(asked, "fake"), choice=choice))
     return asked
 
 

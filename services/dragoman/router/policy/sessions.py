@@ -24,6 +24,25 @@ _SWITCH: Final = "enabled"
 _BOUNDS: Final = {"maxSessionRuns": "runs", "maxRawInputTokens": "input_tokens", "maxSessionAgeHours": "hours"}
 
 
+class SessionDecision(Struct, frozen=True):
+    """Whether to resume the session that a request selects, or to start a new one."""
+
+    handle: pb.SessionHandle | None = None
+    """The session to resume."""
+    reason: str = ""
+    """Why a new session is started although one was selected. Empty if none was."""
+    handover: str = ""
+    """The text about the previous session for the agent."""
+
+    @property
+    def native_id(self) -> str:
+        """The agent's own id of the session to resume; empty for none."""
+        return read_handle(self.handle)[0] if self.handle is not None else ""
+
+
+NO_SESSION: Final = SessionDecision()
+
+
 class SessionRequest(Struct, frozen=True):
     """The session that a request selects."""
 
@@ -34,6 +53,8 @@ class SessionRequest(Struct, frozen=True):
     store_under: SessionId | None = None
     """The key to store the run's session under; ``None`` to store none."""
     fork: bool = False
+    choice: SessionDecision = NO_SESSION
+    """What was decided about it, as far as it was looked up."""
 
     @property
     def is_stored_here(self) -> bool:
@@ -176,25 +197,9 @@ def _config(request: adapter_pb2.ExecuteRequest) -> struct_pb2.Struct | None:
 # What the router passes to the adapter.
 
 
-class SessionDecision(Struct, frozen=True):
-    """Whether to resume the session that a request selects, or to start a new one."""
-
-    handle: pb.SessionHandle | None = None
-    """The session to resume."""
-    reason: str = ""
-    """Why a new session is started although one was selected. Empty if none was."""
-    handover: str = ""
-    """The text about the previous session for the agent."""
-
-    @property
-    def native_id(self) -> str:
-        """The agent's own id of the session to resume; empty for none."""
-        return read_handle(self.handle)[0] if self.handle is not None else ""
-
-
-def apply_decision(request: adapter_pb2.ExecuteRequest, selected: SessionRequest, choice: SessionDecision) -> None:
+def apply_decision(request: adapter_pb2.ExecuteRequest, selected: SessionRequest) -> None:
     """Replace what only a router understands, the selector and its settings, by the decision for the adapter."""
-    config = _config(request)
+    config, choice = _config(request), selected.choice
     if config is not None and CONFIG_KEY in config.fields:
         del config.fields[CONFIG_KEY]
     if not selected.is_stored_here:

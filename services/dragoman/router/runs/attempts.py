@@ -142,7 +142,7 @@ class AttemptScheduler:
         falling_back = f"falling back to {backend.record.type!r}."
         if isinstance(outcome, Failed):
             kind = enum_name(pb.FailureKind.DESCRIPTOR, outcome.result.failure.kind, "FAILURE_KIND_")
-            if not await self._may_go_on(backend.record.type, f"{kind}: {falling_back}", "fallback_refused"):
+            if not await self._may_go_on(backend.record.type, f"{kind}: {falling_back}"):
                 return None
         elif is_first:
             why = f"{outcome.error.message.rstrip('.')}; {falling_back}"
@@ -171,13 +171,12 @@ class AttemptScheduler:
                 result.fallback_candidates.extend(run.suggest())
             run.exhaust(result)
 
-    async def _may_go_on(self, next_adapter: str, reason: str, otherwise: str) -> bool:
+    async def _may_go_on(self, next_adapter: str, reason: str) -> bool:
         """End the attempt whose result is withheld, as another one follows; False if that is the run's result.
 
         Args:
             next_adapter: its type; empty for the same.
             reason: why.
-            otherwise: the code of the notice that it may not, as the log fails.
         """
         run = self._run
         is_stored = await run.ledger.flushed(_WRITTEN_S)
@@ -186,7 +185,8 @@ class AttemptScheduler:
         if is_stored:
             await run.end_attempt(next_adapter, reason)
         else:
-            run.notices.record_rejection(otherwise, "The run log is not writable, so no further attempt is started.")
+            code = "fallback_refused" if next_adapter else "retry_refused"
+            run.notices.record_rejection(code, "The run log is not writable, so no further attempt is started.")
         if isinstance(run.state, Deciding):  # the log fails, or it was cancelled just then
             await self._upstream.intake.release()
         return not run.is_ending
@@ -194,7 +194,7 @@ class AttemptScheduler:
     async def _wait(self, step: Retry, outcome: Failed) -> bool:
         """Wait until the adapter may try again; False if the run is over by then."""
         reason = f"The model API failed before the agent did any work; retrying in {step.delay_s:.1f} s."
-        if not await self._may_go_on("", reason, "retry_refused"):
+        if not await self._may_go_on("", reason):
             return False
         self._course.history = step.history
         state = pb.State(

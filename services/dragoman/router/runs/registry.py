@@ -17,13 +17,14 @@ from dragoman.router.model.retention import RetainedRuns
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import SessionId, StoredRun
 from dragoman.router.model.tasks import Tasks, nothing
+from dragoman.router.policy.sessions import SessionRequest
 from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.attempts import AttemptScheduler
 from dragoman.router.runs.cancellation import end_orphan
 from dragoman.router.runs.exclusion import TaskExclusion
 from dragoman.router.runs.inputs import LeaseLost, Refused
-from dragoman.router.runs.sessions import Found, Sessions
+from dragoman.router.runs.sessions import Sessions
 from dragoman.router.runs.spending import Spending
 from dragoman.router.runs.state import (
     INHERITED,
@@ -98,7 +99,7 @@ class RunRegistry:
         self,
         request: adapter_pb2.ExecuteRequest,
         backend: AdapterBackend,
-        session: Found,
+        session: SessionRequest,
         sent: adapter_pb2.ExecuteRequest,
         agent_name: str,
     ) -> Run:
@@ -122,7 +123,7 @@ class RunRegistry:
         run.span = self.tracing.begin(run.record.adapter, request)
         run.log = run.log.bind(**run.span.trace.fields)
         self._admission.plan(run, request)
-        run.session = self.sessions.follow(record, session.selector.store_under, run.notices.warn)
+        run.session = self.sessions.follow(record, session.store_under, run.notices.warn)
         # The caller's own limit is applied here; for the adapter this router is the client that may get lost.
         request.adapter = backend.record.type
         request.ClearField("batching")  # how the caller gets the events is not how the router gets them
@@ -131,7 +132,7 @@ class RunRegistry:
         run.notices.beat(lambda: not has_adapter(run.state))
         return run
 
-    async def _go(self, run: Run, request: adapter_pb2.ExecuteRequest, session: Found) -> None:
+    async def _go(self, run: Run, request: adapter_pb2.ExecuteRequest, session: SessionRequest) -> None:
         """Bring the run to its end; it is stored at the latest when it is assigned to a process."""
         try:
             run.ledger.changed()

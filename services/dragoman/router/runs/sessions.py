@@ -20,24 +20,15 @@ from dragoman.router.model.ports import Clock
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import SessionId
 from dragoman.router.policy import sessions as rules
-from dragoman.router.policy.sessions import SessionDecision, SessionReport, SessionRequest
+from dragoman.router.policy.sessions import NO_SESSION, SessionDecision, SessionReport, SessionRequest
 from dragoman.router.storage.database import StoreError, in_time
 from dragoman.router.storage.run_log import RunLog
 from dragoman.router.storage.store import Store
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
-from msgspec import Struct
 from msgspec.structs import replace
 
 _STORE_S: Final = 2.0
 """How long the lookup or the storing of a session may delay its run."""
-_NOTHING: Final = SessionDecision()
-
-
-class Found(Struct, frozen=True):
-    """The session that a request means, and what becomes of it."""
-
-    selector: SessionRequest
-    choice: SessionDecision = _NOTHING
 
 
 class RunSession:
@@ -68,11 +59,11 @@ class RunSession:
         self._is_stored = False
         """Whether the session that its adapter is asked to go on with is stored by that key, as far as is known."""
 
-    def go_on_with(self, found: Found) -> None:
-        """Say what was found, which its adapter is about to get."""
-        native_id = found.choice.native_id
+    def go_on_with(self, selected: SessionRequest) -> None:
+        """Say what was decided, which its adapter is about to get."""
+        native_id = selected.choice.native_id
         self._report = replace(self._report, resumed_id=native_id)
-        self._is_stored = bool(native_id) and found.selector.stored_key == self._kept_by
+        self._is_stored = bool(native_id) and selected.stored_key == self._kept_by
         self._deleted.clear()
 
     def begin_anew(self) -> None:
@@ -128,21 +119,21 @@ class Sessions:
         self._find_run = find_run
         self._followed = weakref.WeakSet[RunSession]()
 
-    async def find(self, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend) -> Found:
+    async def find(self, request: adapter_pb2.ExecuteRequest, backend: AdapterBackend) -> SessionRequest:
         """Find out which session a request means; one that is stored is not looked up yet.
 
         Raises:
             DragomanError: RUN_NOT_FOUND or SESSION_BUSY of ``session.resume_run_id``.
         """
         caller = current_caller()
-        selector = rules.session_request(request, backend.record.type, "" if caller.is_admin else caller.name)
-        return Found(
-            selector, await self._left_by(selector.of_run, request, backend) if selector.of_run else _NOTHING
-        )
+        selected = rules.session_request(request, backend.record.type, "" if caller.is_admin else caller.name)
+        if not selected.of_run:
+            return selected
+        return replace(selected, choice=await self._left_by(selected.of_run, request, backend))
 
     async def prepare(
         self,
-        found: Found,
+        selected: SessionRequest,
         request: adapter_pb2.ExecuteRequest,
         backend: AdapterBackend,
         followed: RunSession | None,
@@ -152,7 +143,7 @@ class Sessions:
 
         It is noted in ``followed``, if what becomes of the run's session is stored here.
         """
-        if (key := found.selector.stored_key) is not None:
+        if (key := selected.stored_key) is not None:
             try:
                 stored = await in_time(self._run_log.store.sessions.get(key), _STORE_S)
             except StoreError as error:
@@ -160,22 +151,22 @@ class Sessions:
                 remark("session_unavailable", f"The run starts a new session because {why}.")
                 choice = SessionDecision(reason=why)
             else:
-                choice = await self._stored(stored, found, request, backend)
-            found = replace(found, choice=choice)
+                choice = await self._stored(stored, selected, request, backend)
+            selected = replace(selected, choice=choice)
         if followed is not None:
-            followed.go_on_with(found)
-        rules.apply_decision(request, found.selector, found.choice)
+            followed.go_on_with(selected)
+        rules.apply_decision(request, selected)
 
     async def _stored(
         self,
         stored: router_pb2.StoredSession | None,
-        found: Found,
+        selected: SessionRequest,
         request: adapter_pb2.ExecuteRequest,
         backend: AdapterBackend,
     ) -> SessionDecision:
-        fork = found.selector.fork
+        fork = selected.fork
         if stored is None:
-            return SessionDecision(reason="there is no stored session to fork") if fork else _NOTHING
+            return SessionDecision(reason="there is no stored session to fork") if fork else NO_SESSION
         if why := await _misfit(stored.handle, request, backend):
             return SessionDecision(reason=why, handover="" if fork else rules.handover(stored, why))
         policy = rules.compaction(request, compacts_itself=backend.record.declares(event_pb2.FEATURE_COMPACTION))
