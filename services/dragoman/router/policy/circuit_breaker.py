@@ -10,10 +10,12 @@ and opens for twice as long if the probe fails. Runs admitted before the breaker
 concurrent failures count once. The state is in memory only: a restarted router begins with closed breakers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from dragoman.protocol.backoff import backoff_s
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.texts import enum_name
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
 
@@ -251,6 +253,27 @@ class CircuitBreakers:
             # Logins that differ per run must not evict breakers that stay open for longer.
             del self._breakers[min(self._breakers, key=lambda one: self._breakers[one].until)]
         return self._breakers.setdefault(key, _CircuitBreaker())
+
+
+def is_open(adapter: str, opened: Rejection, others: Iterable[str]) -> DragomanError:
+    """Return the error for a run that is kept away: it says what a result would say of that failure.
+
+    Args:
+        adapter: the adapter's type.
+        opened: why.
+        others: adapters that the caller may use instead.
+    """
+    more = {"failure_message": opened.message, "login_url": opened.login_url, "candidates": ",".join(others)}
+    return DragomanError(
+        Reason.BREAKER_OPEN,
+        f"The circuit breaker of adapter {adapter!r} is open for this login: {opened.description}.",
+        {
+            "adapter": adapter,
+            "failure_kind": enum_name(pb.FailureKind.DESCRIPTOR, opened.cause),
+            **{key: value for key, value in more.items() if value},
+        },
+        retry_after_s=max(opened.wait_s, 0.1),
+    )
 
 
 def _is_external(result: pb.Result) -> bool:

@@ -4,12 +4,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import LONGEST_WAIT_S
 from dragoman.v1 import adapter_pb2
 from msgspec import Struct
 
 MAX_QUEUED: Final = 1000
 """How many runs may wait for one adapter."""
+_RETRY_S: Final = 1.0
 
 
 class Slot(Struct, eq=False):
@@ -85,6 +87,17 @@ class ConcurrencyLimiter:
         self._in_use[slot.adapter] = self.in_use(slot.adapter) + 1
         slot.is_granted = True
         slot.on_granted()
+
+
+def full(adapter: str, limit: int | None, *, waited: bool) -> DragomanError:
+    """Return the error for a run that gets no slot, at once or after it has waited."""
+    why = "timed out waiting for a slot" if waited else "set admission.longest_wait to queue for a slot"
+    return DragomanError(
+        Reason.TOO_MANY_RUNS,
+        f"Adapter {adapter!r} is at its limit of {limit} concurrent run{'' if limit == 1 else 's'}; {why}.",
+        {"adapter": adapter, "limit": str(limit)},
+        retry_after_s=_RETRY_S,
+    )
 
 
 def longest_wait_s(admission: adapter_pb2.Admission) -> float:

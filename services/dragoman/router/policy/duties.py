@@ -1,19 +1,24 @@
 """What a router does with a request before an adapter gets it that does not declare a duty. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from dragoman.protocol.bounds import wrong_duration
 from dragoman.protocol.budgets import never_reported
 from dragoman.protocol.duties import declarations, unsupported
-from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid, invalid_fields
+from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid, invalid_fields, not_supported
 from dragoman.protocol.template_values import template_values
 from dragoman.protocol.templates import TemplateSizeError, default_prompt, render
+from dragoman.router.model.ports import Asked
 from dragoman.router.policy.fallback import unknown_settings
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from google.protobuf.message import Message
 
+_NEEDED_BY_CHANGE: Final = {
+    "model": pb.FEATURE_UPDATE_MODEL,
+    "permission_mode": pb.FEATURE_UPDATE_PERMISSION_MODE,
+}
 _LIMITS: Final = ("start_up", "idle", "wall", "tool_call", "grace")
 _REJECTING: Final = (pb.INPUT_OPTION_KIND_REJECT_ONCE, pb.INPUT_OPTION_KIND_REJECT_ALWAYS)
 _NO_ANSWER: Final = "No client answered."
@@ -49,6 +54,32 @@ def refuse_unsupported(request: adapter_pb2.ExecuteRequest, description: adapter
     if unknown:
         text = f"is no setting of adapter {description.adapter!r}"
         raise invalid_fields([FieldViolation(f"config.{name}", text) for name in unknown])
+
+
+def refuse_undeclared(request: Asked, adapter: str, declares: Callable[[pb.Feature.ValueType], bool]) -> None:
+    """Refuse what is sent to a run in mid-run and its adapter does not declare, as an earlier revision may not.
+
+    Args:
+        request: the request.
+        adapter: the adapter's type.
+        declares: returns whether it declares a feature.
+
+    Raises:
+        DragomanError: NOT_SUPPORTED.
+    """
+    for path, feature in _needed(request):
+        if not declares(feature):
+            raise not_supported(path, f"adapter {adapter!r} does not declare {pb.Feature.Name(feature)}")
+
+
+def _needed(request: Asked) -> Iterator[tuple[str, pb.Feature.ValueType]]:
+    """Yield the fields that need a feature of the adapter, with the feature."""
+    if isinstance(request, adapter_pb2.SendRequest):
+        yield "mode", pb.FEATURE_STEER if request.mode == pb.INPUT_MODE_STEER else pb.FEATURE_QUEUE
+        if request.attachments:
+            yield "attachments", pb.FEATURE_ATTACHMENTS
+    elif isinstance(request, adapter_pb2.UpdateRunRequest) and (change := request.WhichOneof("change")):
+        yield change, _NEEDED_BY_CHANGE[change]
 
 
 def unkept_caps(budget: pb.Budget, description: adapter_pb2.DescribeResponse) -> list[FieldViolation]:

@@ -3,15 +3,14 @@
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
-from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.signals import Signal
-from dragoman.protocol.texts import enum_name
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.ports import Clock, RequestPolicy
 from dragoman.router.model.tasks import Changes, first_of, nothing
-from dragoman.router.policy.circuit_breaker import CRASHES, BreakerKey, CircuitBreakers, Rejection
-from dragoman.router.policy.concurrency import MAX_QUEUED, ConcurrencyLimiter, longest_wait_s
+from dragoman.router.policy.circuit_breaker import CRASHES, BreakerKey, CircuitBreakers, Rejection, is_open
+from dragoman.router.policy.concurrency import MAX_QUEUED, ConcurrencyLimiter, full, longest_wait_s
 from dragoman.router.policy.fallback import candidates, others_may_succeed
 from dragoman.router.policy.login import breaker_key
 from dragoman.router.policy.next_step import Rules
@@ -23,8 +22,6 @@ from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
-
-_RETRY_S = 1.0
 
 _log = Logger("dragoman.router")
 
@@ -88,7 +85,7 @@ class AdmissionController:
         key, asked = self._key(run, request), run.course.admission
         opened = self.breakers.rejection(key, run.run_id, self.clock.time())
         if opened is not None and not asked.ignore_breaker:
-            raise _is_open(run, key.adapter, opened)
+            raise _refusal(run, key.adapter, opened)
         wait_s, record = longest_wait_s(asked), run.backend.record
         most = record.description.capabilities.max_concurrent_runs if record.description is not None else 0
         most *= run.backend.process_count
@@ -99,7 +96,7 @@ class AdmissionController:
             if not granted.is_set() and wait_s and not is_crowded:
                 await self._wait(run, granted, wait_s)
             if not granted.is_set() and not run.is_ending:
-                raise _full(adapter, limit, waited=bool(wait_s))
+                raise full(adapter, limit, waited=bool(wait_s))
             yield
         finally:
             self.limiter.release(slot)
@@ -117,7 +114,7 @@ class AdmissionController:
             is_forced = course.admission.ignore_breaker
             opened = self.breakers.admit(key, run.run_id, self.clock.time(), is_forced=is_forced)
             if opened is not None:
-                raise _is_open(run, key.adapter, opened)
+                raise _refusal(run, key.adapter, opened)
             if self.breakers.is_probe(key, run.run_id):
                 self._changes.notify()
         course.on_progress = lambda: self._works(key, run)
@@ -181,28 +178,6 @@ class AdmissionController:
         return [name for name in found if not any(not key.login for key, _ in self.breakers.opened(name, now))]
 
 
-def _full(adapter: str, limit: int | None, *, waited: bool) -> DragomanError:
-    why = "timed out waiting for a slot" if waited else "set admission.longest_wait to queue for a slot"
-    return DragomanError(
-        Reason.TOO_MANY_RUNS,
-        f"Adapter {adapter!r} is at its limit of {limit} concurrent run{'' if limit == 1 else 's'}; {why}.",
-        {"adapter": adapter, "limit": str(limit)},
-        retry_after_s=_RETRY_S,
-    )
-
-
-def _is_open(run: Run, adapter: str, opened: Rejection) -> DragomanError:
-    """Return the error for a run that is kept away: it says what a result would say of that failure."""
-    more = {"failure_message": opened.message, "login_url": opened.login_url}
-    if others_may_succeed(opened.cause) and run.course.rules.has_no_fallback:
-        more["candidates"] = ",".join(run.suggest())
-    return DragomanError(
-        Reason.BREAKER_OPEN,
-        f"The circuit breaker of adapter {adapter!r} is open for this login: {opened.description}.",
-        {
-            "adapter": adapter,
-            "failure_kind": enum_name(pb.FailureKind.DESCRIPTOR, opened.cause),
-            **{key: value for key, value in more.items() if value},
-        },
-        retry_after_s=max(opened.wait_s, 0.1),
-    )
+def _refusal(run: Run, adapter: str, opened: Rejection) -> DragomanError:
+    others = run.suggest() if others_may_succeed(opened.cause) and run.course.rules.has_no_fallback else []
+    return is_open(adapter, opened, others)

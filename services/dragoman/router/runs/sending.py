@@ -4,30 +4,26 @@ What it got before, it may get again: the same response is then found in its eve
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from dragoman.protocol.errors import DragomanError, Reason, not_supported
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
 from dragoman.router.adapters.channel import unavailable
 from dragoman.router.model.assignment import Assignment
 from dragoman.router.model.errors import elsewhere, finished
 from dragoman.router.model.tasks import nothing
 from dragoman.router.policy.answers import repeat_answer, repeat_input
+from dragoman.router.policy.duties import refuse_undeclared
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.state import State, Superseded, assignment_of, is_accepted, is_at_adapter, progress_of
 from dragoman.router.storage.reader import events_of
 from dragoman.v1 import adapter_pb2
-from dragoman.v1 import event_pb2 as pb
 
 Sent: TypeAlias = adapter_pb2.RespondRequest | adapter_pb2.SendRequest | adapter_pb2.UpdateRunRequest
 """What an adapter records in the run, by an event whose sequence its answer has."""
 _ACCEPTANCE_S: Final = 10.0
 """How long what is sent waits until an adapter has the run."""
-_NEEDED_BY_CHANGE: Final = {
-    "model": pb.FEATURE_UPDATE_MODEL,
-    "permission_mode": pb.FEATURE_UPDATE_PERMISSION_MODE,
-}
 
 
 def method_of(request: Sent) -> str:
@@ -64,9 +60,8 @@ async def send(
         raise _nowhere(run, request)
     check()
     adapter = run.backend.record
-    for path, feature in _needed(request):
-        if adapter.description is not None and not adapter.declares(feature):  # an earlier revision does not serve it
-            raise not_supported(path, f"adapter {adapter.type!r} does not declare {pb.Feature.Name(feature)}")
+    if adapter.description is not None:
+        refuse_undeclared(request, adapter.type, adapter.declares)
     if instance.gone.is_set():
         raise unavailable(f"Adapter {run.record.adapter!r} {instance.gone_because}.")
     at, known = assignment_of(run.state), run.record.last_sequence
@@ -91,16 +86,6 @@ def _nowhere(run: Run, request: Sent) -> DragomanError:
     if progress_of(run.state).is_cancelling:
         return finished(run.run_id)
     return unavailable(f"No adapter has run {run.run_id!r} at present; try again.")
-
-
-def _needed(request: Sent) -> Iterator[tuple[str, pb.Feature.ValueType]]:
-    """Yield the fields that need a feature of the adapter, with the feature."""
-    if isinstance(request, adapter_pb2.SendRequest):
-        yield "mode", pb.FEATURE_STEER if request.mode == pb.INPUT_MODE_STEER else pb.FEATURE_QUEUE
-        if request.attachments:
-            yield "attachments", pb.FEATURE_ATTACHMENTS
-    elif isinstance(request, adapter_pb2.UpdateRunRequest) and (change := request.WhichOneof("change")):
-        yield change, _NEEDED_BY_CHANGE[change]
 
 
 async def _until_recorded(run: Run, at: Assignment, sequence: int) -> None:
