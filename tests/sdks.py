@@ -18,9 +18,10 @@ import grpc
 import pytest
 from dragoman.client import Client, execute_request
 from dragoman.protocol.dialing import open_channel
-from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.health_port import LIVENESS
 from dragoman.protocol.limits import channel_options
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb

@@ -20,7 +20,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 CALL = """
 import json, os, sys
 import grpc
-from dragoman.protocol.errors import from_rpc_error
+from dragoman.protocol.statuses import from_rpc_error
 BECOME
 address, method, metadata, count = sys.argv[2], sys.argv[3], json.loads(sys.argv[4]), int(sys.argv[5])
 options = [("grpc.enable_retries", 0), ("grpc.default_authority", "localhost"), ("grpc.enable_http_proxy", 0)]

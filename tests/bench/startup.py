@@ -27,8 +27,8 @@ BASE = "import grpc_aio"
 """The name of the series that others are compared to."""
 BASE_CODE = "import grpc.aio"
 IMPORTS = {
-    "sidecar (process)": "import dragoman.sdk.__main__, dragoman.adapters.process.adapter",
-    "sidecar (claude_code)": "import dragoman.sdk.__main__, dragoman.adapters.claude_code.adapter",
+    "sidecar (process)": "import dragoman.sidecar, dragoman.adapters.process.adapter",
+    "sidecar (claude_code)": "import dragoman.sidecar, dragoman.adapters.claude_code.adapter",
     "router": "import dragoman.router.app",
     "client": "import dragoman.client",
     "command `run`": "import dragoman.cli.commands.run",

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import grpc
 from dragoman.client import Client, DragomanError, RunStream, execute_request
-from dragoman.protocol.errors import Reason, from_rpc_error
+from dragoman.protocol.errors import Reason
 from dragoman.protocol.limits import channel_options
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.protocol.wire import unroll
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import adapter_pb2_grpc

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import grpc
-from dragoman.protocol.errors import DragomanError, from_rpc_error, to_status
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.limits import channel_options, server_options
+from dragoman.protocol.statuses import from_rpc_error, to_status
 from dragoman.protocol.tracing import TRACEPARENT
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb

@@ -11,8 +11,9 @@ from typing import Any
 import grpc
 import pytest
 from dragoman.protocol import REVISION
-from dragoman.protocol.errors import DOMAIN, DragomanError, Reason, from_rpc_error
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.protocol.statuses import DOMAIN, from_rpc_error
 from dragoman.protocol.wire import unroll
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api

@@ -21,10 +21,11 @@ from dragoman.protocol import callers
 from dragoman.protocol.access import Gate
 from dragoman.protocol.callers import MARKER, Connections
 from dragoman.protocol.dialing import open_channel
-from dragoman.protocol.errors import DragomanError, Reason, to_status
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import channel_options
 from dragoman.protocol.private import make_token
 from dragoman.protocol.server import Context, DragomanServer, _Gated, _unlimited, service_handler
+from dragoman.protocol.statuses import to_status
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc
 

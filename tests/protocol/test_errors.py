@@ -5,18 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-from dragoman.protocol.errors import (
-    DOMAIN,
-    DragomanError,
-    FieldViolation,
-    Reason,
-    from_rpc_error,
-    invalid,
-    invalid_fields,
-    not_supported,
-    to_status,
-)
+from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid, invalid_fields, not_supported
 from dragoman.protocol.limits import MAX_TRAILER_BYTES
+from dragoman.protocol.statuses import DOMAIN, from_rpc_error, to_status
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status

@@ -10,7 +10,7 @@ import grpc
 import pytest
 import structlog
 from dragoman.protocol.addresses import AddressError
-from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error, invalid
+from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.event_buffer import EventBuffer
 from dragoman.protocol.limits import channel_options
 from dragoman.protocol.server import (
@@ -23,6 +23,7 @@ from dragoman.protocol.server import (
     write_event,
 )
 from dragoman.protocol.signals import Signal
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc, event_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc

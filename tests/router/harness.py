@@ -11,8 +11,9 @@ from typing import Any
 
 import grpc
 import psutil
-from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import channel_options
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.router.app import Router, RouterConfig
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc, event_pb2, router_pb2, router_pb2_grpc

@@ -15,9 +15,10 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from dragoman.protocol.caller import SCOPES
-from dragoman.protocol.errors import Reason, from_rpc_error
+from dragoman.protocol.errors import Reason
 from dragoman.protocol.private import make_token
 from dragoman.protocol.run_tokens import ADAPTER_SCOPES, AGENT_SCOPES, RunOf, RunTokens
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.protocol.tokens import create_token, tokens_path
 from dragoman.protocol.trust import RunTokenRule
 from dragoman.v1 import adapter_pb2 as pb

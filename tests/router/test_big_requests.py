@@ -12,8 +12,9 @@ import grpc
 import pytest
 from dragoman.adapters.process.adapter import ProcessAdapter
 from dragoman.protocol.bounds import BOUNDS, DEEPEST, MOST_VALUES
-from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import MIB
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.sdk import AdapterServer
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.server import Context
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import router_pb2
 

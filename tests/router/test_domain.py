@@ -489,7 +489,7 @@ def test_entry_points_are_named_and_never_imported() -> None:
     installed = [EntryPoint(name, "mine.my_agent:adapter [extra]", "g") for name in ("my_agent", "my-agent")]
     good, bad = entry_point_specs(installed)[::-1]
     assert good.launch is not None
-    assert good.launch.command[-2:] == ("-m", "dragoman.sdk")
+    assert good.launch.command[-2:] == ("-m", "dragoman.sidecar")
     assert good.launch.env == {"DRAGOMAN_ADAPTER": "mine.my_agent:adapter"}
     assert "my_agent" not in " ".join(good.launch.command), "an agent that ends its own programs by name"
     assert "not a valid adapter type" in bad.problem

@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.commands.token import token_command
 from dragoman.protocol.dialing import open_channel
-from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import channel_options
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.protocol.tokens import create_token, revoke_token, tokens_path
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc, event_pb2, router_pb2, router_pb2_grpc

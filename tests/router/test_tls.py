@@ -12,9 +12,9 @@ import pytest
 import structlog
 from dragoman.client import Client, DragomanError, Reason, execute_request
 from dragoman.protocol.dialing import open_channel
-from dragoman.protocol.errors import from_rpc_error
 from dragoman.protocol.limits import channel_options
 from dragoman.protocol.private import make_token
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.router.app import Router
 from dragoman.sdk._serving.server import AdapterServer
 from dragoman.v1 import adapter_pb2 as pb

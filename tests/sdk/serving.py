@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from dragoman.protocol.errors import DragomanError, from_rpc_error
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.limits import channel_options
 from dragoman.protocol.order import OrderChecker
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.sdk import Adapter, AdapterInfo, AdapterServer, Run, capabilities
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import adapter_pb2_grpc

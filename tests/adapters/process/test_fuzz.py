@@ -4,7 +4,8 @@ from typing import Any
 
 import grpc
 import pytest
-from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.testkit.streams import check_stream
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.protocol.audit import deny_connection
-from dragoman.protocol.errors import DragomanError, Reason, to_status
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import TOKEN_VARIABLE, is_trusted_user
 
@@ -316,6 +316,8 @@ def farewell(refusal: DragomanError) -> bytes:
     gRPC would close it without a word. See RFC 9113, and RFC 7541 for the literals: none is indexed, so that the
     state of the connection's compression does not matter.
     """
+    from dragoman.protocol.statuses import to_status  # noqa: PLC0415 - most callers are answered
+
     status = to_status(refusal)
     fields: list[tuple[str, str | bytes]] = [
         ("content-type", "application/grpc"),

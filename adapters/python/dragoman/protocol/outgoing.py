@@ -1,15 +1,14 @@
 """Events on their way out: redacting their string leaves, and keeping them within 1 MiB. Pure."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from dragoman.protocol.errors import DragomanError, FieldViolation
 from dragoman.protocol.limits import MAX_EVENT_BYTES, MAX_NATIVE_BYTES
 from dragoman.protocol.redaction.redactor import Redactor
-from dragoman.protocol.texts import compact, cut_text, well_formed
+from dragoman.protocol.texts import compact, cut_text, struct_values, well_formed
 from dragoman.v1 import event_pb2 as pb
-from google.protobuf import json_format, struct_pb2
+from google.protobuf import struct_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
@@ -50,14 +49,13 @@ def redact_event(event: pb.AgentEvent, redactor: Redactor) -> int:
 
 def redacted_error(error: DragomanError, redactor: Redactor) -> DragomanError:
     """Return an error without secrets; a wrong field may quote its value."""
-    return replace(
-        error,
-        message=redactor.text(error.message),
-        metadata={name: redactor.text(value) for name, value in error.metadata.items()},
-        violations=[
-            FieldViolation(redactor.text(item.path), redactor.text(item.description)) for item in error.violations
-        ],
-        details=(),
+    return DragomanError(
+        error.reason,
+        redactor.text(error.message),
+        {name: redactor.text(value) for name, value in error.metadata.items()},
+        [FieldViolation(redactor.text(item.path), redactor.text(item.description)) for item in error.violations],
+        error.retry_after_s,
+        error.status,
     )
 
 
@@ -161,7 +159,7 @@ class _Redaction:
 
     def _struct(self, struct: struct_pb2.Struct) -> None:
         try:
-            value = json_format.MessageToDict(struct)
+            value = struct_values(struct)
         except ValueError:  # it holds a number that JSON lacks, put there by accident
             struct.Clear()
             self.changed = True

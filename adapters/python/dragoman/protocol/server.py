@@ -25,7 +25,7 @@ from dragoman.protocol.addresses import (
 )
 from dragoman.protocol.bounds import check_request
 from dragoman.protocol.caller import current_caller
-from dragoman.protocol.errors import DragomanError, Reason, to_status
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader, SlowReaderError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.limits import server_options
@@ -167,6 +167,8 @@ class _Boundary:
 
 
 async def _abort(context: Context, error: DragomanError) -> None:
+    from dragoman.protocol.statuses import to_status  # noqa: PLC0415 - most calls do not fail
+
     try:
         await context.abort_with_status(to_status(error))
     except grpc.aio.AbortError:

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 import grpc
 from dragoman.protocol.dialing import open_channel
-from dragoman.protocol.errors import DragomanError, from_rpc_error
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.limits import channel_options
 from dragoman.v1 import adapter_pb2_grpc, router_pb2_grpc
 
@@ -104,6 +104,8 @@ class Channel:
 
     def error(self, error: grpc.aio.AioRpcError) -> DragomanError:
         """Convert an error of gRPC; a reason of the contract in it shows that the server was reached."""
+        from dragoman.protocol.statuses import from_rpc_error  # noqa: PLC0415 - most calls do not fail
+
         converted = from_rpc_error(error)
         if converted.reason is not None:
             self.connected = True

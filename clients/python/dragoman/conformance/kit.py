@@ -17,7 +17,8 @@ from dragoman.conformance.check import Skip, Violation
 from dragoman.conformance.launch import left_running
 from dragoman.conformance.script import END, MARK, VARIABLE
 from dragoman.conformance.streams import Stream, shown
-from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.protocol.texts import enum_name
 from dragoman.protocol.tracing import TRACEPARENT
 from dragoman.v1 import adapter_pb2 as api

@@ -32,8 +32,9 @@ from dragoman.conformance.launch import LaunchError, Process, end_left, launched
 from dragoman.conformance.streams import shown
 from dragoman.protocol.dialing import open_channel
 from dragoman.protocol.duties import declarations
-from dragoman.protocol.errors import DragomanError, from_rpc_error
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.limits import channel_options
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.testkit.model_server import ModelServer
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb

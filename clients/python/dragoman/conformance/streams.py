@@ -6,8 +6,9 @@ from typing import Any
 
 import grpc
 from dragoman.conformance.check import Skip, Violation
-from dragoman.protocol.errors import DragomanError, from_rpc_error
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.protocol.texts import enum_name
 from dragoman.protocol.wire import unroll
 from dragoman.v1 import event_pb2 as pb

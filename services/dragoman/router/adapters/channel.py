@@ -8,7 +8,7 @@ import grpc
 from dragoman.protocol.addresses import is_served
 from dragoman.protocol.bounds import first_violation
 from dragoman.protocol.dialing import open_channel
-from dragoman.protocol.errors import DragomanError, Reason, from_rpc_error, is_explained
+from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.limits import MAX_REQUEST_BYTES, MIB, ChannelOption, channel_options
 from dragoman.v1 import adapter_pb2
 from google.protobuf.message import Message
@@ -167,6 +167,8 @@ def explained(error: grpc.aio.AioRpcError) -> DragomanError:
     Only a status in the contract's words is the adapter's. Of others only the code is reported, not the text, which
     may be an exception's.
     """
+    from dragoman.protocol.statuses import from_rpc_error, is_explained  # noqa: PLC0415 - most calls do not fail
+
     status = from_rpc_error(error)
     if is_explained(status):
         return status

@@ -1,6 +1,6 @@
 """Discovery of adapters: entry points, manifests, configured addresses, directories of sockets.
 
-An **entry point** of group ``dragoman.adapters`` is launched by ``python -m dragoman.sdk``, never imported by the
+An **entry point** of group ``dragoman.adapters`` is launched by ``python -m dragoman.sidecar``, never imported by the
 router. Entry points of group ``dragoman.adapter_aliases`` (``alias = "type"``) declare its aliases, so that they are
 known before the adapter is started.
 

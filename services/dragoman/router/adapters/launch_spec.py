@@ -9,12 +9,12 @@ OURS: Final = "dragoman.adapters."
 """How the modules of the adapters that come with Dragoman begin."""
 
 ADAPTER_VARIABLE: Final = "DRAGOMAN_ADAPTER"
-"""The environment variable that says where the adapter is, ``module:attribute``, to ``python -m dragoman.sdk``."""
+"""The environment variable that says where the adapter is, ``module:attribute``, to ``dragoman.sidecar``."""
 
 # -P: a file in the working directory must not shadow one of our modules.
 # The command line does not name the adapter, as its name is often the agent's: an agent that kills processes by its
 # own name would kill its adapter.
-SERVE: Final = (sys.executable, "-P", "-m", "dragoman.sdk")
+SERVE: Final = (sys.executable, "-P", "-m", "dragoman.sidecar")
 """The command that serves an installed adapter."""
 
 

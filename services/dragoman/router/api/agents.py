@@ -13,6 +13,7 @@ from dragoman.protocol.caller import current_caller
 from dragoman.protocol.duties import declarations, unsupported
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid, invalid_fields
 from dragoman.protocol.identity import near_names
+from dragoman.protocol.texts import struct_values
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.api.active_agents import ActiveAgents, asked
@@ -25,7 +26,7 @@ from dragoman.router.policy.stored_agents import MOST_BYTES, filled, loosened, n
 from dragoman.router.storage.run_log import RunLog
 from dragoman.v1 import adapter_pb2, event_pb2
 from dragoman.v1 import router_pb2 as pb
-from google.protobuf import json_format, struct_pb2
+from google.protobuf import struct_pb2
 
 _MOST_NAMES: Final = 10_000
 """Names among which similar ones are looked for."""
@@ -253,7 +254,7 @@ def setting_violations(settings: struct_pb2.Struct, schema_json: str) -> list[Fi
     import jsonschema  # noqa: PLC0415 - slow to import
     import referencing  # noqa: PLC0415 - as above
 
-    values = json_format.MessageToDict(settings)
+    values = struct_values(settings)
     values.pop(_COMPACTION, None)
     # A registry of its own: a schema that names another one by a URL is not to make this router fetch it.
     validator = jsonschema.Draft202012Validator(json.loads(schema_json), registry=referencing.Registry())

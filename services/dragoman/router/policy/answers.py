@@ -9,7 +9,6 @@ from dragoman.router.model.errors import finished
 from dragoman.router.model.ports import Asked
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
-from google.protobuf import json_format
 
 _PERHAPS_RECORDED: Final = {
     adapter_pb2.RespondRequest: {Reason.RUN_FINISHED, Reason.REQUEST_NOT_FOUND},
@@ -47,6 +46,8 @@ def repeat_answer(
     names = [field.name for field in pb.InputAnswer.DESCRIPTOR.fields]
     first, again = ([getattr(one, name) for name in names] for one in (recorded.answer, answer))
     if recorded.answer != answer and not (resolved.redacted and _is_same(first, again)):
+        from google.protobuf import json_format  # noqa: PLC0415 - few answers contradict an earlier one
+
         facts["answer"] = json_format.MessageToJson(recorded.answer, indent=None)
         raise DragomanError(
             Reason.ALREADY_RESOLVED,

@@ -14,7 +14,6 @@ from dragoman.protocol.limits import DEFAULT_INPUT_TIMEOUT_S
 from dragoman.protocol.redaction.patterns import REDACTED
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
-from google.protobuf import json_format
 from msgspec import Struct
 
 _REJECTING = (pb.INPUT_OPTION_KIND_REJECT_ONCE, pb.INPUT_OPTION_KIND_REJECT_ALWAYS)
@@ -172,6 +171,8 @@ class Inputs:
             raise DragomanError(Reason.REQUEST_EXPIRED, "the agent no longer waits for an answer to this request")
         if before.resolution.answer == answer:
             return before.resolution.sequence
+        from google.protobuf import json_format  # noqa: PLC0415 - few answers contradict an earlier one
+
         recorded = json_format.MessageToJson(before.shown, indent=None)
         raise DragomanError(Reason.ALREADY_RESOLVED, "the request was answered otherwise", {"answer": recorded})
 

@@ -3,19 +3,18 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 from dragoman.protocol.addresses import AddressError, parse_address
 from dragoman.protocol.backoff import Backoff
 from dragoman.protocol.dialing import open_channel
-from dragoman.protocol.errors import DragomanError, from_rpc_error
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.limits import channel_options
 from dragoman.protocol.logs import Logger
+from dragoman.protocol.statuses import from_rpc_error
+from dragoman.v1 import router_pb2
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from dragoman.v1 import router_pb2
 
 _CALL_S: Final = 15.0
 """How long a router may take to answer; it calls the adapter meanwhile."""
@@ -71,9 +70,6 @@ async def registered(registration: Registration, address: str, adapter: str, ins
     if not registration.routers:
         yield
         return
-    # Most adapters do not register, and need not import this.
-    from dragoman.v1 import router_pb2  # noqa: PLC0415
-
     request = router_pb2.RegisterAdapterRequest(address=address, instance_id=instance_id, adapter=adapter)
     request.lease.FromNanoseconds(int(registration.lease_s * 1e9))
     loop = asyncio.get_running_loop()
@@ -92,7 +88,7 @@ async def registered(registration: Registration, address: str, adapter: str, ins
 class _RouterLink:
     """The registration at one router."""
 
-    def __init__(self, router: str, request: "router_pb2.RegisterAdapterRequest") -> None:
+    def __init__(self, router: str, request: router_pb2.RegisterAdapterRequest) -> None:
         self._router = router
         self._request = request
         self._reported = ""
@@ -144,8 +140,6 @@ class _RouterLink:
             raise from_rpc_error(error) from error
 
     async def _leave(self, channel: grpc.aio.Channel) -> None:
-        from dragoman.v1 import router_pb2  # noqa: PLC0415 - as above
-
         request = router_pb2.UnregisterAdapterRequest(
             address=self._request.address, instance_id=self._request.instance_id
         )

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.health_port import health_served
@@ -14,10 +15,12 @@ from dragoman.protocol.logs import LogFormat, Logger, configure_logs
 from dragoman.protocol.server import DragomanServer, service_handler
 from dragoman.protocol.telemetry import load_metrics, load_tracing
 from dragoman.sdk._process.prepared_guard import SpareGuards
-from dragoman.sdk._serving.registering import Registration, registered
 from dragoman.sdk._serving.service import AdapterServicer
 from dragoman.sdk.adapter import Adapter
 from dragoman.v1 import adapter_pb2
+
+if TYPE_CHECKING:
+    from dragoman.sdk._serving.registering import Registration
 
 LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
 """The environment variable in which a launcher says where to listen."""
@@ -108,7 +111,7 @@ def serve(
     log_format: LogFormat = "auto",
     log_level: str = "info",
     insecure_tcp_without_token: bool = False,
-    register: Registration | None = None,
+    register: "Registration | None" = None,
 ) -> None:
     """Serve ``adapter`` until SIGTERM or SIGINT; then drain. A second signal stops at once.
 
@@ -133,8 +136,8 @@ def serve(
     if not addresses:
         raise AddressError(f"nowhere to listen: give an address or set {LISTEN_VARIABLE}, e.g. unix:$HOME/agent.sock")
     configure_logs(log_format, level=log_level)
-    register = register or Registration(())
-    register.announced(addresses)
+    if register is not None:
+        register.announced(addresses)
     grace_s = _drain_grace_s()
 
     def server() -> AdapterServer:
@@ -161,7 +164,7 @@ def _drain_grace_s() -> float:
     return seconds
 
 
-async def _serve(make_server: Callable[[], AdapterServer], register: Registration) -> None:
+async def _serve(make_server: Callable[[], AdapterServer], register: "Registration | None") -> None:
     server = make_server()
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -175,7 +178,12 @@ async def _serve(make_server: Callable[[], AdapterServer], register: Registratio
     server.servicer.tracing = load_tracing(f"dragoman-adapter-{info.type}")
     await server.start()
     _log.info("adapter ready", adapter=info.type, listen=server.addresses, instance_id=instance_id)
-    async with registered(register, register.announced(server.addresses), info.type, instance_id):
+    async with contextlib.AsyncExitStack() as registration:
+        if register is not None:
+            from dragoman.sdk._serving.registering import registered  # noqa: PLC0415 - most adapters do not register
+
+            where = register.announced(server.addresses)
+            await registration.enter_async_context(registered(register, where, info.type, instance_id))
         await stop.wait()
     _log.info("adapter draining", adapter=info.type)
     drain = asyncio.create_task(server.stop())

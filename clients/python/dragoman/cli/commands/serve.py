@@ -363,7 +363,7 @@ def adapter_serve_command(
         log_format=options.log_format,
         log_level=options.log_level,
         insecure_tcp_without_token=options.insecure_tcp_without_token,
-        register=Registration(routers, announcing.advertise or ""),
+        register=Registration(routers, announcing.advertise or "") if routers else None,
     )
 
 

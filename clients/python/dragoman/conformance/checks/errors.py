@@ -1,7 +1,8 @@
 """Rules that every error status keeps: they look at the statuses of all other checks."""
 
 from dragoman.conformance.check import status_check
-from dragoman.protocol.errors import DragomanError, Reason, is_explained
+from dragoman.protocol.errors import DragomanError, Reason
+from dragoman.protocol.statuses import is_explained
 
 _RETRIED = {
     Reason.ADAPTER_UNAVAILABLE,

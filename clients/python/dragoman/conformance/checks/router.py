@@ -10,7 +10,8 @@ from dragoman.conformance.checks.lifecycle import refused_run, started
 from dragoman.conformance.checks.registration import own_adapter, register
 from dragoman.conformance.kit import Kit, ask_router, expect_reason, gate, refusal, within
 from dragoman.conformance.streams import last
-from dragoman.protocol.errors import Reason, from_rpc_error
+from dragoman.protocol.errors import Reason
+from dragoman.protocol.statuses import from_rpc_error
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
 from dragoman.v1 import router_pb2

@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
-from dragoman.protocol.errors import DragomanError, to_status
+from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.identity import RUN_ID_METADATA_KEY
 from dragoman.protocol.limits import server_options
+from dragoman.protocol.statuses import to_status
 from dragoman.v1 import adapter_pb2, event_pb2, router_pb2
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message

@@ -12,6 +12,10 @@ gc.disable()  # until all is imported: Python would look through it again and ag
 
 import os  # noqa: E402 - after that
 
+from dragoman.protocol.deferred import defer_unused_imports  # noqa: E402
+
+defer_unused_imports()
+
 from dragoman.sdk import serve  # noqa: E402
 from dragoman.sdk._serving.detecting import serve_detection  # noqa: E402
 from dragoman.sdk._serving.loading import load_adapter  # noqa: E402
