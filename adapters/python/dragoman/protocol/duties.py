@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from dragoman.v1 import adapter_pb2, event_pb2
+from google.protobuf import struct_pb2
 from google.protobuf.message import Message
 from msgspec import Struct
 
@@ -19,6 +20,10 @@ Who = Literal["adapter", "optional", "adapter_or_router", "adapter_or_refused", 
 
 ALL_DUTIES: Final = tuple(number for number in adapter_pb2.Duty.values() if number)
 """What an adapter declares that leaves nothing to a router."""
+
+
+LIMIT_SETTINGS: Final = {"wall": "timeoutSec", "grace": "graceSec"}
+"""Settings that hold a limit where ``limits`` does not."""
 
 
 class Rule(Struct, frozen=True):
@@ -88,6 +93,11 @@ def is_set(request: adapter_pb2.ExecuteRequest, path: str) -> bool:
             return False
         value = getattr(value, name)
     return bool(value.ByteSize()) if isinstance(value, Message) else has_presence or bool(value)
+
+
+def settings_of(request: adapter_pb2.ExecuteRequest) -> struct_pb2.Struct:
+    """Return the settings in effect: the request's ``config``, else those in its record of the agent."""
+    return request.config if request.HasField("config") else request.agent.adapter_config
 
 
 def unsupported(request: adapter_pb2.ExecuteRequest, declared: frozenset[str]) -> list[Rule]:

@@ -118,14 +118,8 @@ class AdapterSet:
 
     def _retire(self, backend: AdapterBackend) -> None:
         self._removed.add(backend)
-
-        async def retire() -> None:
-            try:
-                await backend.retire()
-            finally:
-                self._removed.discard(backend)
-
-        self._context.tasks.start(retire(), f"retire {backend.record.type}")
+        retiring = self._context.tasks.start(backend.retire(), f"retire {backend.record.type}")
+        retiring.add_done_callback(lambda _: self._removed.discard(backend))
 
 
 def _kind(spec: AdapterSpec) -> type[AdapterBackend]:

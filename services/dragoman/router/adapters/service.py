@@ -134,14 +134,8 @@ class ServiceAdapter(RunningAdapter):
 
     def _let_go(self, member: "_Member") -> None:
         self._leaving.add(member)
-
-        async def let_go() -> None:
-            try:
-                await member.retire()
-            finally:
-                self._leaving.discard(member)
-
-        self._context.tasks.start(let_go(), f"let go of {member.endpoint.address}")
+        retiring = self._context.tasks.start(member.retire(), f"let go of {member.endpoint.address}")
+        retiring.add_done_callback(lambda _: self._leaving.discard(member))
 
 
 class _Member(RemoteAdapter):

@@ -20,15 +20,6 @@ from dragoman.router.model.ports import RequestPolicy
 from dragoman.v1 import adapter_pb2 as pb
 from google.protobuf.message import DecodeError
 
-_Named: TypeAlias = (
-    pb.DescribeRequest
-    | pb.TestEnvironmentRequest
-    | pb.ListModelsRequest
-    | pb.GetQuotaRequest
-    | pb.ListSkillsRequest
-    | pb.SyncSkillsRequest
-)
-"""Requests that are forwarded to the adapter that they name."""
 _Checked: TypeAlias = (
     pb.DetectRequest
     | pb.TestEnvironmentRequest
@@ -39,6 +30,8 @@ _Checked: TypeAlias = (
     | pb.SyncSkillsRequest
 )
 """Requests, other than Execute, by which an adapter starts an agent's program or reads and writes its files."""
+_Named: TypeAlias = pb.DescribeRequest | _Checked
+"""Requests to the adapter that they name."""
 _SHARED: Final = ("env", "config", "workspace", "model", "skills")
 """Fields that requests of these kinds may share with one to run."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from dragoman.protocol.duties import settings_of
 from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
 from dragoman.protocol.secrets import SHORTEST_SECRET, is_plain_word
 from dragoman.v1 import adapter_pb2
@@ -30,7 +31,7 @@ def safe_labels(request: adapter_pb2.ExecuteRequest) -> dict[str, str]:
 
 def _variables(request: adapter_pb2.ExecuteRequest) -> Iterator[str]:
     yield from request.env.values()
-    settings = request.config if request.HasField("config") else request.agent.adapter_config
+    settings = settings_of(request)
     if "env" in settings.fields:
         yield from (value.string_value for value in settings.fields["env"].struct_value.fields.values())
     for server in request.mcp_servers:

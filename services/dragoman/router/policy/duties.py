@@ -5,7 +5,7 @@ from typing import Final
 
 from dragoman.protocol.bounds import wrong_duration
 from dragoman.protocol.budgets import never_reported
-from dragoman.protocol.duties import declarations, unsupported
+from dragoman.protocol.duties import declarations, settings_of, unsupported
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid, invalid_fields, not_supported
 from dragoman.protocol.template_values import template_values
 from dragoman.protocol.templates import TemplateSizeError, default_prompt, render
@@ -49,8 +49,7 @@ def refuse_unsupported(request: adapter_pb2.ExecuteRequest, description: adapter
         raise DragomanError(Reason.CAPABILITY_MISSING, message, {"missing": names})
     why = f"adapter {description.adapter!r} does not declare that it honours it; leave it out"
     _refuse([FieldViolation(rule.name, why) for rule in unsupported(request, declarations(description))])
-    settings = request.config if request.HasField("config") else request.agent.adapter_config
-    unknown = unknown_settings(settings, description.config_schema_json)
+    unknown = unknown_settings(settings_of(request), description.config_schema_json)
     if unknown:
         text = f"is no setting of adapter {description.adapter!r}"
         raise invalid_fields([FieldViolation(f"config.{name}", text) for name in unknown])

@@ -4,6 +4,7 @@ import json
 import math
 from typing import Final
 
+from dragoman.protocol.duties import LIMIT_SETTINGS, settings_of
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.failures import is_retryable
 from dragoman.router.policy.sessions import CONFIG_KEY, cwd_of
@@ -54,8 +55,6 @@ _AGENT_SETTINGS: Final = ("command", "model", "extraArgs", "args")
 """Settings that belong to one agent's program."""
 _LONGEST_NAMES: Final = 500
 """Characters of unknown settings that an error names."""
-_WALL_SETTING: Final = "timeoutSec"
-"""The setting that limits a run without ``limits.wall``."""
 _SHORTEST_S: Final = 1.0
 """The least time that an attempt gets: less is of no use."""
 _MODEL_FEATURES: Final = frozenset({pb.FEATURE_PROMPT, pb.FEATURE_WORKSPACE, pb.FEATURE_MODEL_CHOICE})
@@ -142,10 +141,10 @@ def with_remaining_time(request: adapter_pb2.ExecuteRequest, passed_s: float) ->
         if wall_s > 0:
             following.limits.wall.FromNanoseconds(int(_remaining_s(wall_s, passed_s) * 1e9))
         return following
-    settings = following.config if request.HasField("config") else following.agent.adapter_config
-    wall_s = settings.fields[_WALL_SETTING].number_value if _WALL_SETTING in settings.fields else 0.0
+    settings, wall = settings_of(following), LIMIT_SETTINGS["wall"]
+    wall_s = settings.fields[wall].number_value if wall in settings.fields else 0.0
     if wall_s > 0 and math.isfinite(wall_s):
-        settings[_WALL_SETTING] = math.ceil(_remaining_s(wall_s, passed_s))
+        settings[wall] = math.ceil(_remaining_s(wall_s, passed_s))
     return following
 
 
@@ -175,7 +174,7 @@ def _settings_for(
     if name in fallback.configs:
         settings.CopyFrom(fallback.configs[name])
     else:
-        settings.CopyFrom(request.config if request.HasField("config") else request.agent.adapter_config)
+        settings.CopyFrom(settings_of(request))
         for key in _AGENT_SETTINGS:
             settings.fields.pop(key, None)
     settings.fields.pop(CONFIG_KEY, None)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from dragoman.protocol.duties import settings_of
 from dragoman.router.policy.circuit_breaker import BreakerKey
 from dragoman.v1 import adapter_pb2
 
@@ -26,8 +27,7 @@ def breaker_key(
             are for the caller's own API and may be new for each run, so they do not count.
         keyed: returns a keyed digest of some texts, empty for none: nothing else may be stored of credentials.
     """
-    struct = request.config if request.HasField("config") else request.agent.adapter_config
-    config = dict(struct.fields.items())
+    config = dict(settings_of(request).fields.items())
     configured = config["env"].struct_value.fields.items() if "env" in config else ()
     variables = {**{name: value.string_value for name, value in configured}, **request.env}
     prefix = f"{request.brand.env_prefix or 'DRAGOMAN'}_"

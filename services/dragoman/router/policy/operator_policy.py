@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from dragoman.protocol.budgets import CAPS, budget_excess, budget_problems
+from dragoman.protocol.duties import LIMIT_SETTINGS, settings_of
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason
 from dragoman.router.model.quotas import Quota, Quotas
 from dragoman.router.model.spending import LABEL, WARN_PERCENT, LabelBudget
@@ -24,8 +25,6 @@ _ANY: Final = "*"
 _WILDCARDS: Final = frozenset("*?[")
 _URL_SCHEMES: Final = frozenset({"http", "https", "ws", "wss"})
 _DURATIONS: Final = ("start_up", "idle", "wall", "tool_call", "grace")
-_SETTINGS: Final = {"wall": "timeoutSec", "grace": "graceSec"}
-"""Settings that hold a limit where ``limits`` does not, as the contract says."""
 _DEFAULT_GRACE_S: Final = 15.0
 """What an absent ``limits.grace`` means."""
 _DEFAULT_ANSWER_S: Final = 600.0
@@ -278,8 +277,7 @@ def _unlisted(what: str, value: str, allowed: Sequence[str]) -> str:
 
 
 def _settings(request: adapter_pb2.ExecuteRequest) -> dict[str, Any]:
-    struct = request.config if request.HasField("config") else request.agent.adapter_config
-    return {name: _plain(value) for name, value in struct.fields.items()}
+    return {name: _plain(value) for name, value in settings_of(request).fields.items()}
 
 
 def _plain(value: struct_pb2.Value) -> Any:
@@ -399,7 +397,7 @@ def _limit_objections(
 ) -> Iterator[FieldViolation]:
     limits = request.limits
     for name in _DURATIONS:
-        setting = _SETTINGS.get(name, "")
+        setting = LIMIT_SETTINGS.get(name, "")
         if setting and not limits.HasField(name):
             yield from _too_long(policy, name, f"config.{setting}", _number(settings.get(setting)))
         else:
@@ -450,9 +448,9 @@ def _complete_limits(
     limits, most = request.limits, policy.limits
     for name in ("start_up", "idle", "wall", "tool_call"):
         if name in most and not _seconds(getattr(limits, name)):
-            setting = 0.0 if limits.HasField(name) else _number(settings.get(_SETTINGS.get(name, "")))
+            setting = 0.0 if limits.HasField(name) else _number(settings.get(LIMIT_SETTINGS.get(name, "")))
             _set(getattr(limits, name), setting if setting > 0 else most[name])
-    if "grace" in most and not limits.HasField("grace") and _SETTINGS["grace"] not in settings:
+    if "grace" in most and not limits.HasField("grace") and LIMIT_SETTINGS["grace"] not in settings:
         _set(limits.grace, min(most["grace"], _DEFAULT_GRACE_S))
     if "output_bytes" in most and not limits.output_bytes:
         limits.output_bytes = int(most["output_bytes"])

@@ -9,6 +9,7 @@ task's key. A fork never replaces its original. A caller that passes a handle st
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from dragoman.protocol.duties import settings_of
 from dragoman.protocol.sessions import read_handle
 from dragoman.router.model.stored import SessionId
 from dragoman.v1 import adapter_pb2, router_pb2
@@ -99,8 +100,8 @@ def key_of(session: SessionId) -> adapter_pb2.SessionKey:
 
 def cwd_of(request: adapter_pb2.ExecuteRequest) -> str | None:
     """Return the working directory of a request; ``None`` if it has none."""
-    config = _config(request)
-    configured = config.fields["cwd"].string_value if config is not None and "cwd" in config.fields else ""
+    config = settings_of(request)
+    configured = config.fields["cwd"].string_value if "cwd" in config.fields else ""
     return request.workspace.cwd or configured or None
 
 
@@ -157,10 +158,9 @@ def compaction_problem(request: adapter_pb2.ExecuteRequest) -> tuple[str, str] |
     Configurations of fallback adapters are checked, too, although these start new sessions.
     """
     configs = request.fallback.configs
-    by_path = {"config": _config(request), **{f"fallback.configs.{name}": configs[name] for name in sorted(configs)}}
-    wrong = (
-        _policy_problems(config, f"{path}.{CONFIG_KEY}") for path, config in by_path.items() if config is not None
-    )
+    by_path = {"config": settings_of(request)}
+    by_path |= {f"fallback.configs.{name}": configs[name] for name in sorted(configs)}
+    wrong = (_policy_problems(config, f"{path}.{CONFIG_KEY}") for path, config in by_path.items())
     return next((problem for problems in wrong for problem in problems), None)
 
 
@@ -181,17 +181,8 @@ def _policy_problems(config: struct_pb2.Struct, path: str) -> Iterator[tuple[str
 
 
 def _configured_policy(request: adapter_pb2.ExecuteRequest) -> Mapping[str, struct_pb2.Value]:
-    config = _config(request)
-    if config is None or CONFIG_KEY not in config.fields:
-        return {}
-    return config.fields[CONFIG_KEY].struct_value.fields
-
-
-def _config(request: adapter_pb2.ExecuteRequest) -> struct_pb2.Struct | None:
-    """Return the settings in effect; ``None`` if there are none."""
-    if request.HasField("config"):
-        return request.config
-    return request.agent.adapter_config if request.agent.HasField("adapter_config") else None
+    config = settings_of(request)
+    return config.fields[CONFIG_KEY].struct_value.fields if CONFIG_KEY in config.fields else {}
 
 
 # What the router passes to the adapter.
@@ -199,8 +190,8 @@ def _config(request: adapter_pb2.ExecuteRequest) -> struct_pb2.Struct | None:
 
 def apply_decision(request: adapter_pb2.ExecuteRequest, selected: SessionRequest) -> None:
     """Replace what only a router understands, the selector and its settings, by the decision for the adapter."""
-    config, choice = _config(request), selected.choice
-    if config is not None and CONFIG_KEY in config.fields:
+    config, choice = settings_of(request), selected.choice
+    if CONFIG_KEY in config.fields:
         del config.fields[CONFIG_KEY]
     if not selected.is_stored_here:
         return

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from dragoman.protocol.budgets import budget_problems, lowered_budget
+from dragoman.protocol.duties import LIMIT_SETTINGS, settings_of
 from dragoman.protocol.errors import FieldViolation, invalid_fields
 from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -21,8 +22,6 @@ _PASSED: Final = ("model", "system_prompt", "instructions", "config", "fallback"
 """Fields that a request gets as they are, if it does not set them."""
 _LIMITS: Final = ("start_up", "idle", "wall", "tool_call")
 """Limits of which zero means none."""
-_SETTINGS: Final = {"wall": "timeoutSec", "grace": "graceSec"}
-"""Settings that hold a limit where ``limits`` does not, as the contract says."""
 _STRICT: Final = {
     pb.PERMISSION_DECISION_DENY: 0,
     pb.PERMISSION_DECISION_ASK: 1,
@@ -166,7 +165,7 @@ def _narrow_limits(
     following: adapter_pb2.ExecuteRequest, request: adapter_pb2.ExecuteRequest, agent: router_pb2.StoredAgent
 ) -> None:
     """Give a request the lower one of each limit, its own or the agent's."""
-    settings = request.config if request.HasField("config") else request.agent.adapter_config
+    settings = settings_of(request)
     for name in (*_LIMITS, "grace"):
         bounds = [
             bound
@@ -199,7 +198,7 @@ def _limit(name: str, limits: pb.Limits, settings: struct_pb2.Struct) -> int | N
     if limits.HasField(name):  # type: ignore[arg-type]  # names of fields
         value: int = getattr(limits, name).ToNanoseconds()
         return value if value or name == "grace" else None
-    setting = _SETTINGS.get(name, "")
+    setting = LIMIT_SETTINGS.get(name, "")
     seconds = settings.fields[setting].number_value if setting in settings.fields else 0.0
     return int(seconds * 1e9) if seconds > 0 and seconds < 1e9 else None
 

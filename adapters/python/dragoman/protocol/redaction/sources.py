@@ -5,6 +5,7 @@ import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from dragoman.protocol.duties import settings_of
 from dragoman.protocol.redaction.patterns import (
     command_values,
     is_caller_secret,
@@ -31,10 +32,9 @@ def is_searchable(value: str) -> bool:
 
 def request_secrets(request: adapter_pb2.ExecuteRequest) -> tuple[str, ...]:
     """Return the secrets that a request holds, each once: the token whatever it is, others unless they are words."""
-    struct = request.config if request.HasField("config") else request.agent.adapter_config
     found = [
         *variable_secrets(request.env),
-        *_setting_secrets("", struct),
+        *_setting_secrets("", settings_of(request)),
         *url_secrets(request.api_url),
     ]
     for server in request.mcp_servers:
