@@ -102,6 +102,10 @@ MODE = "ro"
         ("[limits]\nwall_s = nan", "limits.wall_s: must be a number of seconds"),
         ("[limits]\noutput_bytes = 1.5", "limits.output_bytes: must be a whole number from 0 to"),
         ("[limits.budget]\nturns = 5000000000", "limits.budget.turns: must be a whole number"),
+        ("[limits.budget]\ninput_tokens = 1000000000000001", "limits.budget.input_tokens: must be from 1 to 1,000,"),
+        ("[limits.budget]\noutput_tokens = 0", "limits.budget.output_tokens: must be from 1 to"),
+        ("[limits.budget]\nask = true", "limits.budget: sets no cap"),
+        ("[limits.budget]\ncost = '2e3'", "limits.budget.cost: must be a plain decimal number"),
         ("[permissions]\ndefault = 'never'", "permissions.default: must be one of allow, ask, deny"),
         ("[permissions]\ninteractive = 1", "permissions.interactive: must be true or false"),
         ("[permissions]\nrules = [{}]", "permissions.rules[0]: needs decision: deny, ask or allow"),
@@ -163,6 +167,13 @@ def test_any_text_survives_the_file(text: str, pairs: dict[str, str], settings: 
     agent.config.SetInParent()
     agent.config.update(settings)
     assert parse_agent(agent_text(agent).encode()) == agent
+
+
+@pytest.mark.parametrize("text", ["[instructions]", "instructions = {}", "[limits.budget]", "[limits]"])
+def test_an_empty_table_is_none(text: str) -> None:
+    agent = parse_agent(text.encode())
+    assert not agent.HasField("instructions")
+    assert not agent.limits.budget.ByteSize()
 
 
 def test_what_names_nothing_is_written_all_the_same() -> None:

@@ -23,7 +23,8 @@ _CURRENCY: Final = "USD"
 _DECIMAL: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,10})?")
 _SMALLEST: Final = Decimal("1e-10")
 """The last digit of an amount that a budget may have."""
-_MOST_TOKENS: Final = 10**15
+MOST_TOKENS: Final = 10**15
+"""Of a cap."""
 _LONGEST_AMOUNT: Final = 64
 """Characters of an amount of money that an agent may report."""
 _MOST_DIGITS: Final = 30
@@ -62,8 +63,8 @@ def _wrong(budget: pb.Budget) -> Iterator[tuple[str, str]]:
     elif budget.currency and not re.fullmatch(r"[A-Z]{3}", budget.currency):
         yield "currency", 'must be three capital letters such as "USD"'
     for name in ("input_tokens", "output_tokens", "model_calls", "turns", "repeats"):
-        if budget.HasField(name) and not 1 <= getattr(budget, name) <= _MOST_TOKENS:
-            yield name, f"must be from 1 to {_MOST_TOKENS:,}"
+        if budget.HasField(name) and not 1 <= getattr(budget, name) <= MOST_TOKENS:
+            yield name, f"must be from 1 to {MOST_TOKENS:,}"
     if budget.HasField("warn_percent") and not 1 <= budget.warn_percent <= 100:
         yield "warn_percent", "must be from 1 to 100"
 

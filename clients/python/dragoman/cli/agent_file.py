@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from dragoman.protocol.budgets import budget_problems
 from dragoman.protocol.identity import near_names
 from dragoman.v1 import adapter_pb2, router_pb2
 from dragoman.v1 import event_pb2 as pb
@@ -42,6 +43,8 @@ def parse_agent(data: bytes) -> router_pb2.StoredAgent:
         raise AgentFileError(f"is not valid TOML: {error}") from error
     agent = router_pb2.StoredAgent()
     _read("", content, agent)
+    for wrong in budget_problems(agent.limits.budget):  # by the rule of the router, which would refuse it too
+        raise AgentFileError(f"{wrong.path}: {wrong.description}")
     return agent
 
 
@@ -148,8 +151,8 @@ def _absolute(path: str, value: Any) -> str:
 def _put_instructions(instructions: Any, path: str, value: Any) -> None:
     if isinstance(value, str):
         instructions.text = value
-    else:
-        if "text" in _table(path, value):
+    elif _table(path, value):  # an empty one is none
+        if "text" in value:
             raise AgentFileError(f"{path}.text: no such key; write the text itself, or the key file")
         _read(path, value, instructions)
         _absolute(f"{path}.file", instructions.file)

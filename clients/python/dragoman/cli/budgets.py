@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Final
 
 import click
+from dragoman.protocol.budgets import MOST_TOKENS
 from dragoman.v1 import event_pb2 as pb
 
 _CAP: Final = re.compile(r"(?P<amount>[0-9]+(?:\.[0-9]+)?)(?P<unit>[kM]?)\s*(?P<what>[A-Za-z][A-Za-z _-]*)")
@@ -20,7 +21,7 @@ _FIELDS: Final = {
     "repeats": ("repeats",),
 }
 """The caps by what they count; ``tokens`` caps input and output each."""
-_MOST: Final = {"input_tokens": 10**15, "output_tokens": 10**15}
+_MOST: Final = {"input_tokens": MOST_TOKENS, "output_tokens": MOST_TOKENS}
 _MOST_OTHERS: Final = 2**32 - 1
 _ASK: Final = "ask"
 _EXPECTED: Final = (

@@ -3,10 +3,10 @@
 from typing import Final
 
 from dragoman.cli.display.text import UNKNOWN, count, money
-from dragoman.protocol.budgets import BudgetMeter, amount_text
+from dragoman.protocol.budgets import MOST_TOKENS, BudgetMeter, amount_text
 from dragoman.v1 import event_pb2 as pb
 
-_CAPS: Final = pb.Budget(cost="999999999999", input_tokens=10**15, output_tokens=10**15)
+_CAPS: Final = pb.Budget(cost="999999999999", input_tokens=MOST_TOKENS, output_tokens=MOST_TOKENS)
 """More than any run uses: the meter counts what it has caps for."""
 
 
