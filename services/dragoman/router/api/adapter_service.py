@@ -90,7 +90,6 @@ class AdapterServicer(QueryServicer):
             self._drain.refuse_new()
         request = read(pb.AttachRequest, data)
         located = await _settled(self._locator, request)
-        allow_read(located.facts)
         if isinstance(located, Remote | Finished):
             await self._streams.elsewhere(located, request, context)
             return
@@ -101,8 +100,7 @@ class AdapterServicer(QueryServicer):
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """Cancel a run, and return how it ended."""
         request = read(pb.CancelRequest, data)
-        located = await self._locator.resolve(request.run_id, request.adapter)
-        allow_control(located.facts)
+        located = await self._locator.resolve(request.run_id, allow_control, request.adapter)
         if isinstance(located, Remote):
             return await located.forwarder.answer(located.stored, "Cancel", data, context)
         if isinstance(located, Finished):
@@ -129,8 +127,7 @@ class AdapterServicer(QueryServicer):
     async def GetChanges(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """Say what a run changed: its adapter knows."""
         request = read(pb.GetChangesRequest, data)
-        located = await self._locator.resolve(request.run_id, request.adapter)
-        allow_read(located.facts)
+        located = await self._locator.resolve(request.run_id, allow_read, request.adapter)
         if isinstance(located, Remote):
             return await located.forwarder.answer(located.stored, "GetChanges", data, context)
         data = addressed(pb.GetChangesRequest, data, request.adapter, located.facts.adapter)
@@ -140,8 +137,7 @@ class AdapterServicer(QueryServicer):
     async def ReadArtifact(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
         """Stream a file that a run left: its adapter keeps it."""
         request = read(pb.ReadArtifactRequest, data)
-        located = await self._locator.resolve(request.run_id, request.adapter)
-        allow_read(located.facts)
+        located = await self._locator.resolve(request.run_id, allow_read, request.adapter)
         with self._drain.stream():
             if isinstance(located, Remote):
                 await located.forwarder.stream(located.stored, "ReadArtifact", data, context, self._drain.ending)
@@ -158,8 +154,8 @@ class AdapterServicer(QueryServicer):
             # Appended, as the adapter's name is: only this router knows who called it.
             named: Message = type(request)(**{by: caller_name()})  # type: ignore[arg-type]  # it knows fields one by one
             data += named.SerializeToString()
-        located = await self._locator.resolve(request.run_id, request.adapter)
-        (allow_answer if is_answer else allow_control)(located.facts)
+        allowed = allow_answer if is_answer else allow_control
+        located = await self._locator.resolve(request.run_id, allowed, request.adapter)
         if isinstance(located, Remote):
             return await located.forwarder.answer(located.stored, method_of(request), data, context)
         try:
@@ -212,10 +208,10 @@ class AdapterServicer(QueryServicer):
 
 
 async def _settled(locator: RunLocator, request: pb.AttachRequest) -> Located:
-    """Return where a run is, once it is known which of two routers has accepted it."""
-    located = await locator.resolve(request.run_id, request.adapter)
+    """Return where a run is that may be read, once it is known which of two routers has accepted it."""
+    located = await locator.resolve(request.run_id, allow_read, request.adapter)
     if isinstance(located, Local):
         await located.run.ledger.begin()
         if isinstance(located.run.state, Superseded):  # the other one may have sent events already
-            return await locator.resolve(request.run_id, request.adapter)
+            return await locator.resolve(request.run_id, allow_read, request.adapter)
     return located

@@ -122,17 +122,16 @@ class RunList:
         """
         if (run := self._runs.find(run_id)) is not None:
             located: Located = Local(run)
+            allow_read(located.facts)
         elif (stored := await self._run_log.find(run_id)) is None:
             raise unknown_run(run_id)
         else:
-            allow_read(Finished(stored).facts)  # before the run is recovered for it
             try:
-                located = await self._locator.of_stored(stored)
+                located = await self._locator.of_stored(stored, allow_read)
             except DragomanError as error:
                 if error.reason is not Reason.RUN_LOG_UNAVAILABLE:
                     raise
                 return stored.state  # a log that cannot be written now was read
-        allow_read(located.facts)
         if isinstance(located, Remote):
             return await located.forwarder.get_run(located.stored, context)
         if isinstance(located, Finished):
