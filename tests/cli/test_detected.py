@@ -16,8 +16,12 @@ OK = pb.Detection(
 ABSENT = pb.Detection(adapter="codex", confidence=pb.DETECTION_CONFIDENCE_ABSENT)
 
 
+NOW = 1_800_000_000.0
+"""Seconds since the epoch."""
+
+
 def lines(*found: pb.Detection) -> list[str]:
-    return [plain(line) for line in detections.lines(found)]
+    return [plain(line) for line in detections.lines(found, NOW)]
 
 
 def changed(found: pb.Detection, **fields: object) -> pb.Detection:
@@ -96,6 +100,39 @@ def test_the_count() -> None:
     assert detections.counted([]) == "no adapters"
 
 
+def cached(found: pb.Detection, age_s: float) -> pb.Detection:
+    old = changed(found, cached=True)
+    old.detected_at.FromNanoseconds(int((NOW - age_s) * 1e9))
+    return old
+
+
+@pytest.mark.parametrize(
+    ("age_s", "shown"),
+    [
+        (-5, ""),
+        (59, ""),
+        (60, ", detected 1 min ago"),
+        (3599, ", detected 59 min ago"),
+        (3600, ", detected 1 h ago"),
+        (86_000, ", detected 23 h ago"),
+    ],
+)
+def test_an_answer_of_the_cache_has_its_age_and_how_to_look_again(age_s: float, shown: str) -> None:
+    found = cached(OK, age_s)
+    assert lines(found) == [f"✓ claude_code v2.1.330 (auth: ok, skills dir /u/skills{shown})"]
+    hint = "; --refresh detects again" if shown else ""
+    assert plain(detections.summary([ABSENT, found], NOW)) == f"1 of 2 agents available{hint}"
+
+
+def test_what_has_no_age_is_shown_without_one() -> None:
+    generic = pb.Detection(adapter="process", available=True, confidence=pb.DETECTION_CONFIDENCE_NOT_APPLICABLE)
+    new = cached(OK, 7200)
+    new.cached = False
+    for found in (cached(generic, 7200), new, changed(OK, cached=True)):
+        assert "ago" not in lines(found)[0]
+        assert "--refresh" not in plain(detections.summary([found], NOW))
+
+
 def test_generic_adapters_come_last_and_are_no_agents() -> None:
     message = "Process runs the command that config.command names."
     not_applicable = pb.DETECTION_CONFIDENCE_NOT_APPLICABLE
@@ -114,7 +151,7 @@ def test_what_to_type_next() -> None:
 def test_a_hint_is_shown_once() -> None:
     problem = pb.DetectionProblem(message="No credentials.", hint="Log in.")
     found = pb.Detection(adapter="a", available=True, auth=pb.AUTH_STATE_MISSING, hint="Log in.", problems=[problem])
-    assert [plain(line) for line in detections.lines([found])] == [
+    assert [plain(line) for line in detections.lines([found], NOW)] == [
         "✗ a (installed but not authenticated. Log in)",
         "    ! No credentials",
     ]

@@ -92,6 +92,39 @@ async def test_what_was_found_with_other_variables_does_not_count(variables: str
     assert (found.cached, found.auth) == (cached, OK if cached else MISSING)
 
 
+@pytest.mark.parametrize(
+    ("age_s", "config_mark", "cached"),
+    [(599.0, MARK, True), (59.0, FileMark(0, 2), True), (60.0, FileMark(0, 2), False), (60.0, None, False)],
+)
+async def test_a_login_that_ended_elsewhere_is_found_a_minute_later(
+    age_s: float, config_mark: FileMark | None, cached: bool
+) -> None:
+    known = detection()
+    known.config_dir = "/home/u/.fake"
+    data = known.SerializeToString()
+    tested, _ = detector({"fake": CachedDetection(1000.0 - age_s, "1 a", None, data, config_mark=config_mark)})
+    backend: Any = Backend(detection(MISSING))
+    request = pb.DetectRequest(adapter="fake")
+    answer = await tested.one(backend, request, request.SerializeToString(), 1.0)
+    (found,) = pb.DetectResponse.FromString(answer).detections
+    assert (found.cached, found.auth) == (cached, OK if cached else MISSING)
+    if cached:
+        assert found.detected_at.ToNanoseconds() == (1000 - age_s) * 1e9
+
+
+async def test_what_is_found_is_kept_with_the_mark_of_its_config_directory() -> None:
+    known = detection()
+    known.config_dir = "/home/u/.fake"
+    tested, _ = detector()
+    backend: Any = Backend(known)
+    request = pb.DetectRequest(adapter="fake")
+    for _ in range(2):  # the second answer is that of the cache: there is no third
+        answer = await tested.one(backend, request, request.SerializeToString(), 1.0)
+    (found,) = pb.DetectResponse.FromString(answer).detections
+    assert found.cached
+    assert tested._cached["fake"].config_mark == MARK
+
+
 @pytest.mark.parametrize(("age", "ready"), [(0.0, 1), (599.9, 1), (600.0, 0), (-0.1, 0)])
 def test_what_is_ready_is_young(age: float, ready: int) -> None:
     found = detection().SerializeToString()

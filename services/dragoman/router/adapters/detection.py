@@ -1,8 +1,10 @@
 """When a detection may be cached, and when a cached one is valid.
 
 A cached detection is valid while the router's version, the variables that it has for agents, and the executable's
-time and size are the same and it is not too old. A missing or expired login is what people fix before they detect
-again, so a detection that is not good is valid for one minute only, and only while its environment is the same.
+time and size are the same and it is not too old. A login that ends elsewhere is mostly a file that is removed from
+the agent's config directory, so once that has changed a detection is valid for one minute. A missing or expired login
+is what people fix before they detect again, so a detection that is not good is valid for one minute too, and only
+while its environment is the same.
 """
 
 from dragoman.v1 import adapter_pb2 as pb
@@ -12,7 +14,7 @@ _USABLE_AUTH = frozenset({pb.AUTH_STATE_OK, pb.AUTH_STATE_NOT_NEEDED, pb.AUTH_ST
 
 
 BAD_TTL_S = 60.0
-"""How long a detection is cached that reports something to fix."""
+"""How long a detection is cached that reports something to fix, or whose config directory has changed."""
 
 
 class FileMark(Struct, frozen=True):
@@ -35,6 +37,18 @@ class CachedDetection(Struct, frozen=True):
     """A serialized ``Detection``."""
     environment: str = ""
     """A digest of the environment, for a detection that is not good; empty for a good one."""
+    config_mark: FileMark | None = None
+    """Of the agent's config directory; ``None`` if it has none."""
+
+    def most_s(self, ttl_s: float, config_mark: FileMark | None) -> float:
+        """Return how old it may be.
+
+        Args:
+            ttl_s: how old any may be.
+            config_mark: the present mark of the agent's config directory.
+        """
+        is_same = config_mark == self.config_mark
+        return ttl_s if is_same else min(ttl_s, BAD_TTL_S)
 
     def is_fresh(
         self, now: float, ttl_s: float, router_version: str, mark: FileMark | None, environment: str

@@ -11,6 +11,7 @@ from dragoman.router.adapters.channel import addressed
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.detection import (
     CachedDetection,
+    FileMark,
     is_cacheable,
     is_conclusive,
     may_cache_response,
@@ -190,9 +191,12 @@ class AgentDetector:
         detection = pb.Detection.FromString(entry.detection)
         mark = self._store.mark(detection.executable) if detection.executable else None
         environment = self._store.environment(detection.config_dir) if entry.environment else ""
-        if not entry.is_fresh(self._clock.time(), self._ttl_s, self._version, mark, environment):
+        most_s = entry.most_s(self._ttl_s, self._config_mark(detection))
+        if not entry.is_fresh(self._clock.time(), most_s, self._version, mark, environment):
             return None
         detection.cached = True
+        if not detection.HasField("detected_at"):
+            detection.detected_at.FromNanoseconds(int(entry.stored_at * 1e9))
         return detection
 
     def _note_login(
@@ -233,7 +237,10 @@ class AgentDetector:
         is_good = is_cacheable(detection, mark)
         environment = "" if is_good else self._store.environment(detection.config_dir)
         now, data = self._clock.time(), detection.SerializeToString()
-        return CachedDetection(now, self._version, mark, data, environment)
+        return CachedDetection(now, self._version, mark, data, environment, self._config_mark(detection))
+
+    def _config_mark(self, detection: pb.Detection) -> FileMark | None:
+        return self._store.mark(detection.config_dir) if detection.config_dir else None
 
 
 def _may_share(backend: AdapterBackend) -> bool:

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -43,7 +44,8 @@ def detect_command(adapter: str, refresh: bool, as_json: bool, router: str | Non
     async def work(client: Client) -> int:
         async with slow_notice("still detecting agents…", after_s=_DETECTION_S):
             agents = await client.detect(adapter, refresh=refresh)
-        lines = [*detections.lines(agents), [Segment(detections.counted(agents))]]
+        now = time.time()
+        lines = [*detections.lines(agents, now), detections.summary(agents, now)]
         print_list(agents, lines, as_json=as_json)
         return EXIT_FAILED if adapter and not all(map(detections.is_ready, agents)) else EXIT_OK
 

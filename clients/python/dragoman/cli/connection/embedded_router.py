@@ -154,7 +154,7 @@ def _report(found: "Sequence[adapter_pb2.Detection]") -> None:
     from dragoman.cli.display.printing import print_lines  # noqa: PLC0415 - as above
 
     with contextlib.suppress(OSError):  # standard error is closed
-        print_lines(report(found), stream=sys.stderr)
+        print_lines(report(found, time.time()), stream=sys.stderr)
 
 
 def _announce(addresses: Sequence[str]) -> None:

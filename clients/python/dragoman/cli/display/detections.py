@@ -4,9 +4,10 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from dragoman.cli.display.style import Segment, Style
-from dragoman.cli.display.text import enum_label, one_line
+from dragoman.cli.display.text import ago, enum_label, one_line
 from dragoman.v1 import adapter_pb2 as pb
 
+_OLD_S = 60.0
 _NOT_LOGGED_IN = frozenset({pb.AUTH_STATE_MISSING, pb.AUTH_STATE_EXPIRED})
 
 
@@ -20,10 +21,14 @@ def is_generic(detection: pb.Detection) -> bool:
     return detection.confidence == pb.DETECTION_CONFIDENCE_NOT_APPLICABLE
 
 
-def lines(detections: Iterable[pb.Detection]) -> list[list[Segment]]:
+def lines(detections: Iterable[pb.Detection], now: float) -> list[list[Segment]]:
     """Return one line per agent, e.g. ``✓ claude_code v2.1.330 (auth: ok)``, and its problems below.
 
     Generic adapters, which have no agent until a request names one, come last.
+
+    Args:
+        detections: what was detected.
+        now: the time, in seconds since the epoch; what was cached a minute ago or longer is shown with its age.
     """
     out: list[list[Segment]] = []
     for detection in sorted(detections, key=is_generic):
@@ -33,7 +38,8 @@ def lines(detections: Iterable[pb.Detection]) -> list[list[Segment]]:
         if version[:1].isdigit():
             version = f"v{version}"
         name = " ".join(part for part in (one_line(detection.adapter, 60), version) if part)
-        out.append([mark, Segment(f"{name} ({_facts(detection) if ready else _obstacles(detection)})")])
+        what = _facts(detection) if ready else _obstacles(detection)
+        out.append([mark, Segment(f"{name} ({what}{_age(detection, now)})")])
         for problem in detection.problems:
             if problem.message != detection.message:
                 hint = problem.hint if problem.hint != detection.hint else ""  # shown above
@@ -41,9 +47,23 @@ def lines(detections: Iterable[pb.Detection]) -> list[list[Segment]]:
     return out
 
 
-def report(detections: Sequence[pb.Detection]) -> list[list[Segment]]:
+def summary(detections: Sequence[pb.Detection], now: float) -> list[Segment]:
+    """Return how many agents are ready, and how to detect again if that may have changed since."""
+    is_old = any(_age(detection, now) for detection in detections)
+    return [Segment(f"{counted(detections)}{'; --refresh detects again' if is_old else ''}")]
+
+
+def _age(detection: pb.Detection, now: float) -> str:
+    """Return how old an answer of a router's cache is; empty if it is new, or of a generic adapter."""
+    age_s = now - detection.detected_at.ToNanoseconds() / 1e9
+    if not detection.cached or not detection.HasField("detected_at") or is_generic(detection) or age_s < _OLD_S:
+        return ""
+    return f", detected {ago(age_s)}"
+
+
+def report(detections: Sequence[pb.Detection], now: float) -> list[list[Segment]]:
     """Return a router's report of the detected agents: one line each, and how many are ready."""
-    report_lines = [*lines(detections), [Segment(f"router ready; {counted(detections)}", Style.SYSTEM)]]
+    report_lines = [*lines(detections, now), [Segment(f"router ready; {counted(detections)}", Style.SYSTEM)]]
     return [[Segment("[dragoman] ", Style.FAINT), *line] for line in report_lines]
 
 

@@ -95,6 +95,13 @@ def seconds(value: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min"
 
 
+def ago(value: float) -> str:
+    """Return how long ago something was, in its largest unit, e.g. ``1 min ago`` or ``3 h ago``."""
+    minutes = int(value // 60)
+    amount, unit = (minutes, "min") if minutes < 60 else (minutes // 60, "h")
+    return f"{amount} {unit} ago"
+
+
 def span(message: "duration_pb2.Duration") -> str:
     """Return a protobuf duration, as `seconds` does."""
     return seconds(message.ToNanoseconds() / 1e9)
