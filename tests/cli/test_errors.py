@@ -15,6 +15,7 @@ WRONG = invalid_fields(
 def test_what_where_and_what_to_do() -> None:
     assert as_text(error_report(WRONG)) == (
         "error: config.maxTurns: must be a number\n  workspace.cwd: is relative\n"
+        "  'dragoman describe ADAPTER' documents the settings\n"
     )
 
 
@@ -96,6 +97,7 @@ def test_for_programs() -> None:
             "reason": "INVALID_REQUEST",
             "status": "INVALID_ARGUMENT",
             "near": ["a"],
+            "hint": "'dragoman describe ADAPTER' documents the settings",
             "fields": [
                 {"path": "config.maxTurns", "description": "must be a number"},
                 {"path": "workspace.cwd", "description": "is relative"},

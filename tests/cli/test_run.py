@@ -107,7 +107,8 @@ async def test_a_refused_request_names_the_fields() -> None:
     fake = fake_of(refused, refused)
     async with routed(fake) as env:
         done = await dragoman("run", "fake", "hi", "--config", "x=1", env=env)
-        assert (done.code, done.out, done.err) == (2, "", "error: config.x: unknown\n")
+        hint = "'dragoman describe ADAPTER' documents the settings"
+        assert (done.code, done.out, done.err) == (2, "", f"error: config.x: unknown\n  {hint}\n")
         done = await dragoman("run", "fake", "hi", "--config", "x=1", "--json", env=env)
     assert json.loads(done.err)["error"]["fields"] == [{"path": "config.x", "description": "unknown"}]
 

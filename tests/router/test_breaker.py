@@ -273,7 +273,8 @@ async def test_who_is_kept_away_reads_what_a_result_would_say(folder: Path) -> N
 
 async def test_of_an_agent_that_crashes_the_others_are_named(folder: Path) -> None:
     async with among(folder, breaker_crashes=1) as (caller, sidecars):
-        sidecars["two"].find_agent("/bin/sh")
+        for name in ("one", "two"):
+            sidecars[name].find_agent("/bin/sh")
         await caller.adapter.Detect(pb.DetectRequest(), timeout=PATIENCE_S)
         await run_to_end(caller, request({"one": [[{"failed": "PROCESS_CRASHED"}]]}))
         error = await refused(caller, request({"one": [WORKS]}, run_id="next"))

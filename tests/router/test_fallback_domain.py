@@ -329,7 +329,12 @@ def test_candidates_are_agents_that_are_logged_in_and_then_models() -> None:
         found("command", api.AUTH_STATE_NOT_NEEDED, agent=False, features=[pb.FEATURE_PROMPT]),
         found("of-settings", api.AUTH_STATE_OK, agent=False, confidence=api.DETECTION_CONFIDENCE_NOT_APPLICABLE),
     ]
-    assert candidates(known, "failed") == ["good", "unsure", "model"]
+    for kind in (pb.FAILURE_KIND_QUOTA_EXCEEDED, pb.FAILURE_KIND_NOT_INSTALLED):
+        assert candidates(known, "failed", kind) == ["good", "unsure", "model"]
+    # What a request's settings name fails as a program by those settings; its model may fail as any.
+    assert candidates(known, "of-settings", pb.FAILURE_KIND_QUOTA_EXCEEDED) == ["failed", "good", "unsure", "model"]
+    for kind in (pb.FAILURE_KIND_NOT_INSTALLED, pb.FAILURE_KIND_PROCESS_CRASHED, pb.FAILURE_KIND_WALL_TIMEOUT):
+        assert candidates(known, "of-settings", kind) == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dragoman.sdk._detection.checks import Checks, check_agent, check_program
 from dragoman.sdk.spec import AgentSpec
 from dragoman.v1 import adapter_pb2 as api
 from dragoman.v1 import event_pb2 as pb
+from msgspec.structs import replace
 
 SPEC = AgentSpec(
     type="words",
@@ -80,6 +81,14 @@ def test_a_program_that_is_not_there(command: str, hint: str) -> None:
     check_program(SPEC, api.Detection(), {}, {"command": command}, checks)
     assert shown(checks) == [("command_not_found", ERROR, hint)]
     assert checks.items[0].message.startswith(command or "words")
+
+
+def test_no_program_is_named() -> None:
+    checks = Checks()
+    check_program(replace(SPEC, executables=()), api.Detection(), {}, {}, checks)
+    (check,) = checks.items
+    assert (check.code, check.message) == ("command_not_found", "No command is configured in config.command.")
+    assert "`--config command=NAME`" in check.hint
 
 
 async def test_an_agent_that_does_not_answer_about_its_login(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,8 @@ def error_report(error: DragomanError, *, address: str = "", is_embedded: bool =
         hint = "it may be an adapter and not a router, or an older version"
     elif any(violation.path.startswith("fallback.configs.") for violation in error.violations):
         hint = _FALLBACK_HINT
+    elif not hint and any(violation.path.startswith("config.") for violation in error.violations):
+        hint = "'dragoman describe ADAPTER' documents the settings"
     return ErrorReport(
         what=what,
         where=[(violation.path, violation.description) for violation in error.violations],

@@ -14,27 +14,29 @@ from google.protobuf import struct_pb2
 
 FAILED: Final = frozenset({pb.OUTCOME_FAILED, pb.OUTCOME_TIMED_OUT})
 """Outcomes that an attempt may follow: a cancelled run is to end, and what a lost one did is unknown."""
-_CANDIDATES_ON: Final = frozenset(
+_OF_LOGIN_OR_MODEL: Final = frozenset(
     {
         pb.FAILURE_KIND_AUTH_REQUIRED,
         pb.FAILURE_KIND_QUOTA_EXCEEDED,
         pb.FAILURE_KIND_RATE_LIMITED,
-        pb.FAILURE_KIND_NOT_INSTALLED,
         pb.FAILURE_KIND_UPSTREAM_UNAVAILABLE,
         pb.FAILURE_KIND_NETWORK,
         pb.FAILURE_KIND_MODEL_NOT_FOUND,
-        pb.FAILURE_KIND_VERSION_UNSUPPORTED,
-        # The agent crashed, or produced no usable output.
-        pb.FAILURE_KIND_SPAWN_FAILED,
-        pb.FAILURE_KIND_PROCESS_CRASHED,
-        pb.FAILURE_KIND_NO_RESULT,
-        pb.FAILURE_KIND_UNPARSEABLE_OUTPUT,
-        # It took too long.
-        pb.FAILURE_KIND_START_TIMEOUT,
-        pb.FAILURE_KIND_IDLE_TIMEOUT,
-        pb.FAILURE_KIND_WALL_TIMEOUT,
     }
 )
+_CANDIDATES_ON: Final = _OF_LOGIN_OR_MODEL | {
+    pb.FAILURE_KIND_NOT_INSTALLED,
+    pb.FAILURE_KIND_VERSION_UNSUPPORTED,
+    # The agent crashed, or produced no usable output.
+    pb.FAILURE_KIND_SPAWN_FAILED,
+    pb.FAILURE_KIND_PROCESS_CRASHED,
+    pb.FAILURE_KIND_NO_RESULT,
+    pb.FAILURE_KIND_UNPARSEABLE_OUTPUT,
+    # It took too long.
+    pb.FAILURE_KIND_START_TIMEOUT,
+    pb.FAILURE_KIND_IDLE_TIMEOUT,
+    pb.FAILURE_KIND_WALL_TIMEOUT,
+}
 """Failures of an agent, its login or its model, which another agent may avoid."""
 _KIND_BY_REASON: Final = {
     Reason.ADAPTER_UNAVAILABLE: pb.FAILURE_KIND_SPAWN_FAILED,
@@ -51,6 +53,8 @@ _GOOD_AUTH: Final[dict[int, int]] = {
     adapter_pb2.AUTH_STATE_UNKNOWN: 2,
 }
 """Usable states of a login, in order of preference."""
+_NAMED_BY_REQUEST: Final = adapter_pb2.DETECTION_CONFIDENCE_NOT_APPLICABLE
+"""Of an adapter that runs whatever program or service a request names."""
 _AGENT_SETTINGS: Final = ("command", "model", "extraArgs", "args")
 """Settings that belong to one agent's program."""
 _LONGEST_NAMES: Final = 500
@@ -238,8 +242,17 @@ def others_may_succeed(kind: pb.FailureKind.ValueType) -> bool:
     return kind in _CANDIDATES_ON
 
 
-def candidates(detections: "list[adapter_pb2.Detection]", failed: str) -> list[str]:
-    """Return the adapters that could run the task, best first: detected agents, then adapters that call a model."""
+def candidates(detections: "list[adapter_pb2.Detection]", failed: str, kind: pb.FailureKind.ValueType) -> list[str]:
+    """Return the adapters that could run the task, best first: detected agents, then adapters that call a model.
+
+    Args:
+        detections: what is known of all adapters.
+        failed: the type of the one that failed.
+        kind: how it failed. Nothing can do the work of a program that the request itself names, and that is wrong.
+    """
+    generic = {one.adapter for one in detections if one.confidence == _NAMED_BY_REQUEST and not one.executable}
+    if failed in generic and kind not in _OF_LOGIN_OR_MODEL:
+        return []
     agents: list[tuple[int, str]] = []
     models: list[tuple[int, str]] = []
     for one in detections:
@@ -249,7 +262,7 @@ def candidates(detections: "list[adapter_pb2.Detection]", failed: str) -> list[s
             continue
         if one.executable:
             agents.append((login, one.adapter))
-        elif features >= _MODEL_FEATURES and one.confidence != adapter_pb2.DETECTION_CONFIDENCE_NOT_APPLICABLE:
+        elif features >= _MODEL_FEATURES and one.adapter not in generic:
             # Otherwise it runs what a request's settings name, and those of another adapter name nothing.
             models.append((login, one.adapter))
     return [name for _login, name in [*sorted(agents), *sorted(models)]]

@@ -135,8 +135,8 @@ class Run(RunMachine):
         """Counts what it spends of the operator's budgets; ``None`` if none applies to it."""
         self.course = Course(Rules(adapter_pb2.Fallback()))
         """What may follow a failure: nothing, unless its attempts are planned."""
-        self.suggest: Callable[[], list[str]] = list
-        """Returns the adapters that could take over from the present one."""
+        self.suggest: Callable[[pb.FailureKind.ValueType], list[str]] = lambda _kind: []
+        """Returns the adapters that could take over from the present one, by how that failed."""
         self.grace: duration_pb2.Duration | None = None
         """Its ``limits.grace``, if its adapter leaves its limits to the router."""
         self.end_upstream: Callable[[], object] = nothing

@@ -69,7 +69,7 @@ class AdmissionController:
         request.ClearField("fallback")
         request.ClearField("admission")
         run.course = Course(Rules(options.fallback, self._policy.upstream_retries), options.admission)
-        run.suggest = lambda: self._candidates(run.record.adapter)
+        run.suggest = lambda kind: self._candidates(run.record.adapter, kind)
 
     @contextlib.asynccontextmanager
     async def slot(self, run: Run, request: adapter_pb2.ExecuteRequest) -> AsyncIterator[None]:
@@ -172,12 +172,14 @@ class AdmissionController:
             _log.info("circuit breaker closed", adapter=adapter, why="login restored")
             self._changes.notify()
 
-    def _candidates(self, failed: str) -> list[str]:
+    def _candidates(self, failed: str, kind: pb.FailureKind.ValueType) -> list[str]:
         now = self.clock.time()
-        found = candidates(self.detections(), failed)
+        found = candidates(self.detections(), failed, kind)
         return [name for name in found if not any(not key.login for key, _ in self.breakers.opened(name, now))]
 
 
 def _refusal(run: Run, adapter: str, opened: Rejection) -> DragomanError:
-    others = run.suggest() if others_may_succeed(opened.cause) and run.course.rules.has_no_fallback else []
+    others = (
+        run.suggest(opened.cause) if others_may_succeed(opened.cause) and run.course.rules.has_no_fallback else []
+    )
     return is_open(adapter, opened, others)

@@ -168,7 +168,7 @@ class AttemptScheduler:
                 run.send(Refused(error))
                 return
             if needs_candidates(result) and self._course.rules.has_no_fallback:
-                result.fallback_candidates.extend(run.suggest())
+                result.fallback_candidates.extend(run.suggest(result.failure.kind))
             run.exhaust(result)
 
     async def _may_go_on(self, next_adapter: str, reason: str) -> bool:

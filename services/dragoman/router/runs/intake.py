@@ -147,7 +147,8 @@ class EventIntake:
         run, more = self._run, pb.Result()
         if (withheld or run.course.rules.has_no_fallback) and needs_candidates(result):
             tried = {backend.record.type for backend in run.backends}
-            more.fallback_candidates.extend(name for name in run.suggest() if name not in tried)
+            names = run.suggest(result.failure.kind)
+            more.fallback_candidates.extend(name for name in names if name not in tried)
         notes = [text for text in (*run.notices.rejections, withheld) if text]
         if notes and result.HasField("failure"):
             more.failure.errors.extend(notes)

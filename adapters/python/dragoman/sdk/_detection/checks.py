@@ -50,8 +50,12 @@ def check_program(
 ) -> None:
     """Check an agent that is a program: is it there, does it start, is one logged in."""
     command = as_string(config.get("command"), "")
+    if not found.executable and not command and not spec.executables:
+        hint = "Name a program on PATH, or give its absolute path; on the command line: `--config command=NAME`."
+        checks.add(_ERROR, "command_not_found", "No command is configured in config.command.", hint=hint)
+        return
     if not found.executable:
-        what = command or " or ".join(spec.executables) or "config.command"
+        what = command or " or ".join(spec.executables)
         hint = spec.install_hint if not command else "Install it, or set config.command to its absolute path."
         checks.add(_ERROR, "command_not_found", f"{what} was not found on the run's PATH.", hint=hint)
         return
