@@ -29,6 +29,17 @@ SCHEMA = '{"type": "object"}'
         (TOML + "colour = red\n", SCHEMA, "adapter.toml: Invalid value"),
         (TOML, "{", "config.schema.json: Expecting property name"),
         (TOML, '{"properties": {"x": {"$ref": "dragoman:common#/$defs/modell"}}}', "no such common property; known"),
+        (
+            TOML,
+            '{"properties": {"x": {"type": "strng"}}}',
+            "config_schema: not a JSON Schema: properties.x.type: ",
+        ),
+        (
+            TOML,
+            '{"properties": {"x": {"pattern": "("}}}',
+            "JSON Schema: properties.x.pattern: ",
+        ),
+        (TOML, '{"properties": {"x": 1}}', "config_schema: not a JSON Schema: properties.x: 1 is not of type"),
     ],
 )
 def test_a_file_of_an_adapter_that_is_wrong_is_named_in_one_line(
@@ -44,14 +55,16 @@ def test_a_file_of_an_adapter_that_is_wrong_is_named_in_one_line(
     folder = tmp_path / package
     folder.mkdir()
     (folder / "__init__.py").write_text(
-        "from dragoman.sdk.spec import agent_spec\nspec = agent_spec(__name__)\n", encoding="utf-8"
+        "from dragoman.sdk.spec import agent_spec\n\n"
+        "class Acme:\n    def describe(self):\n        return agent_spec(__name__)\n",
+        encoding="utf-8",
     )
     (folder / "adapter.toml").write_text(toml, encoding="utf-8")
     (folder / "config.schema.json").write_text(schema, encoding="utf-8")
     (folder / "configuration.md").write_text("# Acme\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert main(["adapter", "serve", f"{package}:spec", "--listen", f"unix:{tmp_path}/a.sock"]) == 2
+    assert main(["adapter", "serve", f"{package}:Acme", "--listen", f"unix:{tmp_path}/a.sock"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: adapter '{package}:spec': ")
+    assert error.startswith(f"error: adapter '{package}:Acme': ")
     assert message in error
     assert error.count("\n") == 1

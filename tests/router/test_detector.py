@@ -118,8 +118,8 @@ async def test_what_is_found_is_kept_with_the_mark_of_its_config_directory() -> 
     tested, _ = detector()
     backend: Any = Backend(known)
     request = pb.DetectRequest(adapter="fake")
-    for _ in range(2):  # the second answer is that of the cache: there is no third
-        answer = await tested.one(backend, request, request.SerializeToString(), 1.0)
+    await tested.one(backend, request, request.SerializeToString(), 1.0)
+    answer = await tested.one(backend, request, request.SerializeToString(), 1.0)  # that of the cache
     (found,) = pb.DetectResponse.FromString(answer).detections
     assert found.cached
     assert tested._cached["fake"].config_mark == MARK

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, TypedDict
 
 from dragoman.protocol.identity import is_adapter_type
 from dragoman.sdk._encoding.config import bundled_schema, common_properties, packaged_file
+from dragoman.sdk._encoding.schema import ConfigSchema
 from dragoman.sdk._output.tool_calls import FileTool, Kinds
 from dragoman.sdk._skills.strategy import SkillStrategy
 from dragoman.v1 import event_pb2
@@ -65,6 +66,21 @@ class AdapterInfo(Struct, frozen=True):
         """
         try:
             force_setattr(self, "config_schema", bundled_schema(self.config_schema))
+        except ValueError as error:
+            raise SpecError(f"{self.type}: config_schema: {error}") from error
+
+    def check_schema(self) -> None:
+        """Check the rules of the schema, as one that is wrong fails each run.
+
+        Not each start does it: what knows all rules is slow to import.
+
+        Raises:
+            SpecError: A rule is wrong; the message says where, and what.
+        """
+        try:
+            ConfigSchema(self.config_schema).check()
+        except RecursionError as error:
+            raise SpecError(f"{self.type}: config_schema: it is nested too deep") from error
         except ValueError as error:
             raise SpecError(f"{self.type}: config_schema: {error}") from error
 
@@ -155,7 +171,7 @@ class AgentSpec(AdapterInfo, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Declare what the SDK does for every such agent: further turns, and files that it gets and leaves.
 
-        The rules of the schema are examined when it is first used: what knows all of them is slow to import.
+        ``check_schema`` examines the rules of the schema.
 
         Raises:
             SpecError: The type is no adapter type, the schema is not JSON, or it refers to no common property.

@@ -76,6 +76,15 @@ class ConfigSchema:
         self._is_plain: bool | None = None
         self._validator: Validator | None = None
 
+    def check(self) -> None:
+        """Check the schema itself.
+
+        Raises:
+            ValueError: a rule of it is wrong; the message says where, and what.
+        """
+        if not is_plain(self.schema):
+            self._compiled()
+
     def validate(self, config: Mapping[str, JsonValue]) -> list[Problem]:
         """Return what is wrong with ``config``, in the order of paths; best nothing. Ends after 100 problems.
 

@@ -414,15 +414,17 @@ def load_adapter(name: str) -> Any:
     The object is the adapter, or a function without arguments that returns it.
 
     Raises:
-        CommandError: there is no such adapter, or a file that describes it is wrong.
+        CommandError: there is no such adapter, or what it declares is wrong.
     """
     from dragoman.sdk.spec import SpecError  # noqa: PLC0415 - a router is served without the adapters' half
 
     try:
         adapter = _module_attribute(name) if ":" in name else _entry_point(name)
-        return adapter() if callable(adapter) else adapter
+        adapter = adapter() if callable(adapter) else adapter
+        adapter.describe().check_schema()
     except SpecError as error:
         raise CommandError(ErrorReport(f"adapter {name!r}: {error}", exit_code=EXIT_USAGE)) from error
+    return adapter
 
 
 def _entry_point(name: str) -> Any:
