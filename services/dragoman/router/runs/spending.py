@@ -92,6 +92,8 @@ class Spending:
 
     def _tally(self, run: Run) -> Tally | None:
         """Return what counts what a run spends; ``None`` if no budget applies to it."""
+        if not (accounts := accounts_of(self._requests.budgets(), run.record)):
+            return None
 
         def changed(is_due: bool) -> None:
             run.ledger.changed()
@@ -101,9 +103,8 @@ class Spending:
                     self._is_comparing = True
                     run.tasks.start(self._compare(), "budgets")
 
-        accounts = accounts_of(self._requests.budgets(), run.record)
         tally = Tally(run.record, accounts, run.notices.warn, changed)
-        return tally if accounts else None
+        return tally
 
     async def _total(self, account: Account) -> Spent:
         return await in_time(self._log.store.spending.spent(account), READ_S)
