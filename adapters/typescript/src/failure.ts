@@ -1,6 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import { FailureKind, FailureSchema, type Failure as FailureMessage } from "@dragoman/client/v1";
 
+const SDK = new URL(".", import.meta.url).href; // the folder of this file, as stack traces have it
 const RETRYABLE = new Set([
   FailureKind.QUOTA_EXCEEDED,
   FailureKind.RATE_LIMITED,
@@ -33,6 +34,18 @@ export class Failure extends Error {
 /** Returns what a log says of an error. */
 export function textOf(error: unknown): string {
   return error instanceof Error ? (error.stack ?? error.message) : String(error);
+}
+
+/**
+ * Returns the name of an error and where the adapter's own code raised it, e.g. `TypeError at adapter.js:58`. Its text
+ * is left out: it may quote what it was given, such as a prompt or a line of the agent.
+ */
+export function placeOf(error: unknown): string {
+  if (!(error instanceof Error)) return typeof error;
+  const frames = (error.stack ?? "").split("\n").filter((line) => /^\s+at /.test(line));
+  const own = frames.find((line) => !line.includes(SDK) && !/node_modules|node:/.test(line));
+  const place = /([^/\\()\s]+:\d+):\d+\)?$/.exec(own ?? "")?.[1];
+  return place ? `${error.name} at ${place}` : error.name;
 }
 
 /** Returns a failure as it stands in a result. */

@@ -22,7 +22,7 @@ import { join } from "node:path";
 import { programOf, type Adapter, type Log } from "./adapter.js";
 import { Clocks } from "./clocks.js";
 import { EventLog } from "./eventlog.js";
-import { Failure, failureOf, textOf } from "./failure.js";
+import { Failure, failureOf, placeOf, textOf } from "./failure.js";
 import { Inputs } from "./inputs.js";
 import type { Child } from "./process.js";
 import { Recorder } from "./recorder.js";
@@ -242,7 +242,8 @@ export class LiveRun {
     }
     if (error instanceof Failure) return fail(error.kind, error.code, error.message);
     if (error !== undefined) {
-      return fail(FailureKind.INTERNAL, "adapter_failed", "The adapter failed. Its log has more under this run's ID.");
+      const message = `The adapter failed (${placeOf(error)}). Its log has more under this run's ID.`;
+      return fail(FailureKind.INTERNAL, "adapter_failed", message);
     }
     if (isDefault) return result; // it was stopped after the agent had ended
     return result.failure

@@ -12,14 +12,15 @@ const LONGEST_FRAME = 64 << 10; // of an agent's own frame
 const SESSION_HANDLE = "dragoman.v1.SessionHandle"; // comes back as it left
 
 /**
- * Takes the secrets out of every text of an event but IDs and session handles, in place.
+ * Takes the secrets out of every text of an event but IDs and session handles, in place, and half characters out of all.
  *
  * @returns the bytes of texts that no event could hold, which it has cut
  */
 export function redactEvent(event: AgentEvent, redactor: Redactor): number {
   let cut = 0;
   let isChanged = false;
-  const text = (value: string, field: DescField): string => {
+  const text = (given: string, field: DescField): string => {
+    const value = given.toWellFormed(); // no message can hold half a character, which an agent may print as \ud83d
     if (isId(field.name)) return value;
     let kept = value;
     if (value.length > LONGEST_TEXT / 3 && Buffer.byteLength(value) > LONGEST_TEXT) {

@@ -52,6 +52,7 @@ export class Texts {
       this.#items.set(piece.key, (item = { stream: new RedactedStream(this.#redactor), offset: 0, last: event }));
     item.last = event;
     const { shown, isPlain } = item.stream.feed(piece.text);
+    outputOf(event)?.replace(""); // it is in the stream; half a character of it could not be copied
     if (event.native && !isPlain) event.native.text = MASK; // no search finds half a secret in it
     return written(item, shown);
   }
@@ -92,7 +93,7 @@ function pieceOf({ body }: AgentEvent): Piece | undefined {
 /** Returns a text that is decided, in pieces that events can hold. */
 function written(item: Item, text: string): AgentEvent[] {
   const events: AgentEvent[] = [];
-  for (let rest = text; rest !== "";) {
+  for (let rest = text.toWellFormed(); rest !== "";) {
     const part = cutText(rest, LONGEST_PIECE);
     rest = rest.slice(part.length);
     const event = clone(AgentEventSchema, item.last);

@@ -152,6 +152,21 @@ test("pieces of texts have offsets in bytes, of what is shown", () => {
   ]);
 });
 
+test("half a character is replaced, and put together where the other half follows", () => {
+  const texts = new Texts(new Redactor([]));
+  const [first = "", second = ""] = "🦀".split("");
+  const shown = [`a${first}`, `${second}b`, `${second}c${first}`]
+    .flatMap((piece) => texts.take(textEvent(0, piece)))
+    .concat(texts.flush())
+    .map(({ body }) => body.case === "text" && body.value.content.value);
+  assert.deepEqual(shown, ["a", "🦀b", "\ufffdc", "\ufffd"]);
+  const body = { case: "toolResult" as const, value: { toolCallId: `1${first}`, content: `${first}!` } };
+  const event = create(AgentEventSchema, { body });
+  redactEvent(event, new Redactor([]));
+  const found = fromBinary(AgentEventSchema, fitEvent(event, 0).bytes).body.value as typeof body.value;
+  assert.deepEqual([found.toolCallId, found.content, event.redacted], ["1\ufffd", "\ufffd!", false]);
+});
+
 test("an event has at most 1 MiB, and says what was cut", () => {
   const event = create(AgentEventSchema, {
     body: { case: "toolResult", value: { toolCallId: "1", content: "é".repeat(1 << 20) } },

@@ -44,6 +44,8 @@ test("a handle that throws ends its program and its run alone", { timeout: 20_00
   await other.accepted();
   const result = await client.execute(hello("bug")).wait();
   assert.deepEqual(failureIn(result), ["INTERNAL", "adapter_failed"]);
+  const place = /^The adapter failed \(Error at programs\.test\.js:\d+\)\. Its log has more/;
+  assert.match(result.failure?.message ?? "", place);
   assert.ok(!result.failure?.message.includes("a bug"));
   assert.ok(logged.some((line) => line.startsWith("the adapter failed") && line.includes("a bug near the line")));
   assert.equal(result.treeConfirmedDead, true);
