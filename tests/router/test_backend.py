@@ -58,7 +58,7 @@ def using(serves_after_s: float) -> Callable[[], Awaitable[AdapterInstance]]:
     async def use() -> AdapterInstance:
         backend = Resting()
         asyncio.get_running_loop().call_later(serves_after_s, backend.instance.serving.set)
-        async with backend.use() as instance:
+        with await backend.use() as instance:
             return instance
 
     return use

@@ -1,6 +1,6 @@
 """What the router makes of detections, without an adapter: logins that work again, and what it may cache how long."""
 
-from contextlib import asynccontextmanager
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -28,12 +28,11 @@ class Backend:
         self.record = SimpleNamespace(type="fake", spec=SimpleNamespace(reference=""))
         self._found = iter(found)
 
-    @asynccontextmanager
     async def use(self) -> Any:
         async def answer(*_args: Any, **_options: Any) -> bytes:
             return pb.DetectResponse(detections=[next(self._found)]).SerializeToString()
 
-        yield SimpleNamespace(channel=SimpleNamespace(answer=answer))
+        return nullcontext(SimpleNamespace(channel=SimpleNamespace(answer=answer)))
 
 
 def detector(stored: dict[str, CachedDetection] | None = None) -> tuple[AgentDetector, Mock]:

@@ -1,7 +1,6 @@
 """How often a run's stream from its adapter is opened again."""
 
 import asyncio
-import contextlib
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,7 +12,7 @@ from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.registry import AdapterRecord
 from dragoman.router.adapters.specs import AdapterSpec, Source
 from dragoman.router.model.run_record import RunRecord
-from dragoman.router.model.tasks import Tasks
+from dragoman.router.model.tasks import Held, Tasks
 from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.inputs import Accepted, CancelRequested
 from dragoman.router.runs.state import is_over
@@ -118,7 +117,11 @@ async def test_a_run_that_is_cancelled_while_its_assignment_is_stored_never_goes
     channel, tasks = Unreachable(), Tasks()
     instance = AdapterInstance(cast("AdapterChannel", channel), pb.DescribeResponse(instance_id="i"))
     record = AdapterRecord(AdapterSpec("fake", Source.ADDRESS), 0)
-    backend = SimpleNamespace(record=record, use=lambda: contextlib.nullcontext(instance))
+
+    async def use() -> Held[AdapterInstance]:
+        return instance.used()
+
+    backend = SimpleNamespace(record=record, use=use)
     run = Run(RunRecord("r", "fake", 0.0), cast("AdapterBackend", backend), RunHost(CLOCK, tasks))
 
     class Storing(Unlogged):

@@ -2,8 +2,6 @@
 
 import abc
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.logs import Logger
@@ -11,7 +9,7 @@ from dragoman.router.adapters.channel import RETRY_S, unavailable
 from dragoman.router.adapters.context import AdapterContext
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.registry import AdapterRecord
-from dragoman.router.model.tasks import first_of
+from dragoman.router.model.tasks import Held, first_of
 from dragoman.v1 import router_pb2
 
 _log = Logger("dragoman.router")
@@ -28,16 +26,15 @@ class AdapterBackend(abc.ABC):
     def __init__(self, record: AdapterRecord, context: AdapterContext) -> None:
         self.record = record
         self._context = context
-        self.uses = 0
-        """How many calls and runs have a process, or wait for one."""
+        self.waiting = 0
+        """How many calls and runs wait for a process."""
         self.is_removed = False
         """Whether it only serves the runs that it has, as it is no longer in the list."""
         self.process_count = 1
         """How many processes take new runs, or would once they are started; at least 1."""
 
-    @contextlib.asynccontextmanager
-    async def use(self, instance_id: str = "") -> AsyncIterator[AdapterInstance]:
-        """Use a living process of this adapter while the block runs; it is started if need be.
+    async def use(self, instance_id: str = "") -> Held[AdapterInstance]:
+        """Use a living process of this adapter until the end of the block; it is started if need be.
 
         Args:
             instance_id: which process, for a run that it has: it may be draining; empty for one for a new run.
@@ -45,13 +42,11 @@ class AdapterBackend(abc.ABC):
         Raises:
             DragomanError: ADAPTER_UNAVAILABLE or ADAPTER_REFUSED.
         """
-        self.uses += 1
+        self.waiting += 1
         try:
-            instance = await self._serving(instance_id)
-            with instance.used():
-                yield instance
+            return (await self._serving(instance_id)).used()
         finally:
-            self.uses -= 1
+            self.waiting -= 1
 
     @property
     @abc.abstractmethod

@@ -1,11 +1,10 @@
 """One process of an adapter, as calls and runs use it."""
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 
 from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.channel import AdapterChannel
+from dragoman.router.model.tasks import Held
 from dragoman.v1 import adapter_pb2
 
 
@@ -35,18 +34,17 @@ class AdapterInstance:
             self.serving.clear()
             self.gone.set()
 
-    @contextlib.contextmanager
-    def used(self) -> Iterator[None]:
-        """Count a user while the block runs."""
+    def used(self) -> Held["AdapterInstance"]:
+        """Count a user from now on, until the end of the block."""
         self._users += 1
         self._unused.clear()
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if self._users == 0:
-                self._unused_since = asyncio.get_running_loop().time()
-                self._unused.set()
+        return Held(self, self._end_use)
+
+    def _end_use(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            self._unused_since = asyncio.get_running_loop().time()
+            self._unused.set()
 
     @property
     def users(self) -> int:

@@ -113,7 +113,7 @@ class AdapterPool:
             await backend.tried.wait()
         elif backend.record.description is None:
             try:
-                async with backend.use():
+                with await backend.use():
                     pass
             except DragomanError:
                 return  # its state says why

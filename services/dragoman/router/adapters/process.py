@@ -40,8 +40,8 @@ class ProcessOwner(Protocol):
 
     present: "AdapterProcess | None"
     """The process that gets new calls."""
-    uses: int
-    """How many calls and runs have a process, or wait for one."""
+    waiting: int
+    """How many calls and runs wait for a process."""
 
     def unavailable(self, why: str) -> DragomanError:
         """Return the error for a call that gets no process."""
@@ -260,7 +260,7 @@ class AdapterProcess:
         while not self.stopping.is_set():
             await instance.unused()
             left_s = 0.0 if self.retiring.is_set() else timing.idle_s - instance.idle_s(clock())
-            is_awaited = self._owner.present is self and self._owner.uses > 0
+            is_awaited = self._owner.present is self and self._owner.waiting > 0
             if left_s > 0 or is_awaited:
                 # A call that came and went meanwhile has restarted the idle time.
                 await first_of(self.retiring.wait(), timeout_s=max(left_s, _LOOK_S))

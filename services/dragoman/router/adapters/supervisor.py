@@ -69,7 +69,7 @@ class ProcessSupervisor(AdapterBackend):
         self._start()
         for process in self._processes - {self.present}:
             process.retire(grace_s)
-        async with self.use():
+        with await self.use():
             return sum(users_of(process) for process in self._processes - {self.present})
 
     async def _end_unused(self) -> None:

@@ -22,7 +22,7 @@ from dragoman.router.api.detection import AgentDetector
 from dragoman.router.api.drain import Drain
 from dragoman.router.api.locate import Finished, Local, Located, Remote, RunLocator
 from dragoman.router.api.queries import QueryServicer, lost
-from dragoman.router.api.streaming import RunStreams, SupersededError, kept_alive
+from dragoman.router.api.streaming import KeptAlive, RunStreams, SupersededError
 from dragoman.router.api.validation import execute_objection
 from dragoman.router.cluster.forwarding import came_from_a_router
 from dragoman.router.model.errors import finished
@@ -74,7 +74,7 @@ class AdapterServicer(QueryServicer):
         run, is_new = (located.run, False) if located is not None else await self._acceptance.accept(request)
         allow(adapter=run.record.adapter, run_id=run.run_id)
         # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
-        with kept_alive(run):
+        with KeptAlive(run):
             await run.until(is_replayed)
             if run.record.is_free or isinstance(run.state, Superseded):
                 return False
@@ -93,7 +93,7 @@ class AdapterServicer(QueryServicer):
         if isinstance(located, Remote | Finished):
             await self._streams.elsewhere(located, request, context)
             return
-        keep_alive = kept_alive(located.run, is_relayed=came_from_a_router(context))
+        keep_alive = KeptAlive(located.run, is_relayed=came_from_a_router(context))
         with keep_alive if request.hold else contextlib.nullcontext():
             await self._streams.live(located.run, request, context)
 
@@ -192,11 +192,11 @@ class AdapterServicer(QueryServicer):
         gone = DragomanError(reason, f"Adapter {backend.record.type!r} no longer {what} sooner after the run's end.")
         if not backend.is_up:
             raise gone
-        async with contextlib.AsyncExitStack() as held:
+        with contextlib.ExitStack() as held:
             if live is not None and not live.gone.is_set():
                 held.enter_context(live.used())  # it may be draining, while another process serves new runs
             else:
-                live = await held.enter_async_context(backend.use(instance_id))
+                live = held.enter_context(await backend.use(instance_id))
             try:
                 yield live
             except DragomanError as error:

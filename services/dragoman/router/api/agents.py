@@ -272,7 +272,7 @@ async def _description(backend: AdapterBackend) -> adapter_pb2.DescribeResponse:
     if backend.record.is_rejected:
         raise backend.refusal()
     if backend.record.description is None:
-        async with backend.use():
+        with await backend.use():
             pass
     return backend.record.description or adapter_pb2.DescribeResponse(adapter=backend.record.type)
 

@@ -149,7 +149,7 @@ class AgentDetector:
             # What is wrong, its own process will say.
             with contextlib.suppress(DragomanError):
                 return await shared.detect(backend.record, data, timeout_s)
-        async with backend.use() as instance:
+        with await backend.use() as instance:
             return await instance.channel.answer("Detect", data, timeout_s=timeout_s)
 
     async def _one_of_all(

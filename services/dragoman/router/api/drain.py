@@ -1,8 +1,6 @@
 """The end of a router: no new work, then the end of its runs, its adapters, and its clients' streams."""
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.server import draining
@@ -10,7 +8,7 @@ from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.remote import RunningAdapter
 from dragoman.router.cluster.forwarding import ReplicaForwarder
-from dragoman.router.model.tasks import Conditions, Tasks, first_of
+from dragoman.router.model.tasks import Conditions, Held, Tasks, first_of
 from dragoman.router.runs.registry import RunRegistry
 from dragoman.router.runs.state import Live, is_over, is_unstarted
 
@@ -48,15 +46,14 @@ class Drain:
         if self.is_draining:
             raise draining()
 
-    @contextlib.contextmanager
-    def stream(self) -> Iterator[None]:
-        """Count a client's stream while the block runs."""
+    def stream(self) -> Held[None]:
+        """Count a client's stream from now on, until the end of the block."""
         self._streams += 1
-        try:
-            yield
-        finally:
-            self._streams -= 1
-            self._fewer_streams.check()
+        return Held(None, self._end_stream)
+
+    def _end_stream(self) -> None:
+        self._streams -= 1
+        self._fewer_streams.check()
 
     async def drain(self, grace_s: float) -> None:
         """Refuse new work; give live runs ``grace_s`` seconds; stop launched adapters; end all streams.

@@ -95,9 +95,8 @@ class QueryServicer:
             if is_own and _has_logged_in(message):
                 self._detector.logged_in(backend)
 
-        with self._drain.stream():
-            async with backend.use() as instance:
-                await relay(instance.channel.stream("Login", data), context, self._drain.ending, note)
+        with self._drain.stream(), await backend.use() as instance:
+            await relay(instance.channel.stream("Login", data), context, self._drain.ending, note)
 
     async def ListSkills(self, data: bytes, context: Context) -> bytes:  # noqa: N802 - the contract's name
         """List skills."""
@@ -149,7 +148,7 @@ async def call(backend: AdapterBackend, method: str, data: bytes, context: Conte
         DragomanError: its status, or ADAPTER_UNAVAILABLE.
     """
     bind_context(adapter=backend.record.type)
-    async with backend.use() as instance:
+    with await backend.use() as instance:
         try:
             return await instance.channel.answer(method, data, timeout_s=remaining_s(context))
         except DragomanError as error:

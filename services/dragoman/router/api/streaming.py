@@ -1,7 +1,6 @@
 """Streaming a run to a caller: from memory, from the log, or from both."""
 
 import contextlib
-from collections.abc import Iterator
 
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.event_buffer import EventReader
@@ -136,20 +135,25 @@ def _ahead(after_sequence: int, last: int) -> DragomanError:
     )
 
 
-@contextlib.contextmanager
-def kept_alive(run: Run, *, is_relayed: bool = False) -> Iterator[None]:
-    """Keep a run alive while the block runs; a stream that a server ended counts for a while longer.
+class KeptAlive:
+    """A block while which a run is kept alive; a stream that a server ended counts for a while longer.
 
     Args:
         run: the run.
         is_relayed: whether another router forwards for a client. Should that router stop, the client will be back.
     """
-    by_server = is_relayed
-    run.keepalive.acquire()
-    try:
-        yield
-    except DragomanError as error:
-        by_server = by_server or error.reason in _BY_SERVER
-        raise
-    finally:
-        run.keepalive.release(by_server=by_server)
+
+    __slots__ = ("_is_relayed", "_run")
+
+    def __init__(self, run: Run, *, is_relayed: bool = False) -> None:
+        self._run = run
+        self._is_relayed = is_relayed
+
+    def __enter__(self) -> None:
+        """Count the stream."""
+        self._run.keepalive.acquire()
+
+    def __exit__(self, _kind: object, failure: BaseException | None, _trace: object) -> None:
+        """Count its end."""
+        is_ended = isinstance(failure, DragomanError) and failure.reason in _BY_SERVER
+        self._run.keepalive.release(by_server=self._is_relayed or is_ended)

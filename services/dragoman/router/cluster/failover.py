@@ -184,7 +184,7 @@ class Failover:
         until = loop.time() + min(REATTACH_S, self._reattach_s)
         while loop.time() < until:
             try:
-                async with backend.use(instance_id) as instance:
+                with await backend.use(instance_id) as instance:
                     return instance if instance.instance_id == instance_id else None
             except DragomanError:
                 await asyncio.sleep(1.0)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dragoman.protocol.logs import Logger
 
@@ -26,6 +26,24 @@ async def first_of(*waits: Awaitable[Any], timeout_s: float | None = None) -> No
         for future in futures:
             future.cancel()
         await asyncio.gather(*futures, return_exceptions=True)
+
+
+class Held(Generic[T]):
+    """Something that is given back at the end of a block. No generator, which takes five times the memory."""
+
+    __slots__ = ("_give_back", "_value")
+
+    def __init__(self, value: T, give_back: Callable[[], None]) -> None:
+        self._value = value
+        self._give_back = give_back
+
+    def __enter__(self) -> T:
+        """Return it."""
+        return self._value
+
+    def __exit__(self, *_failure: object) -> None:
+        """Give it back."""
+        self._give_back()
 
 
 class Tasks:

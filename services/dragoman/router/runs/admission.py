@@ -1,14 +1,14 @@
 """What admits a run to an adapter: a slot there, and the circuit breaker of its login."""
 
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+import functools
+from collections.abc import Awaitable, Callable, Mapping
 
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.ports import Clock, RequestPolicy
-from dragoman.router.model.tasks import Changes, first_of, nothing
+from dragoman.router.model.tasks import Changes, Held, first_of, nothing
 from dragoman.router.policy.circuit_breaker import CRASHES, BreakerKey, CircuitBreakers, Rejection, is_open
 from dragoman.router.policy.concurrency import MAX_QUEUED, ConcurrencyLimiter, full, longest_wait_s
 from dragoman.router.policy.fallback import candidates, others_may_succeed
@@ -71,18 +71,21 @@ class AdmissionController:
         run.course = Course(Rules(options.fallback, self._policy.upstream_retries), options.admission)
         run.suggest = lambda kind: self._candidates(run.record.adapter, kind)
 
-    @contextlib.asynccontextmanager
-    async def slot(self, run: Run, request: adapter_pb2.ExecuteRequest) -> AsyncIterator[None]:
-        """Give a run a slot at the adapter that will get this request, while the block runs: for all attempts there.
+    async def slot(self, run: Run, request: adapter_pb2.ExecuteRequest) -> Held[BreakerKey]:
+        """Give a run a slot at the adapter that will get this request, for all attempts there, until the block's end.
+
+        Returns:
+            the slot, which has the key of the circuit breaker.
 
         Raises:
             DragomanError: BREAKER_OPEN, TOO_MANY_RUNS for as long as the caller waits, or there is no adapter.
         """
         if run.backend.record.description is None:
             # How many runs it can have, it says once it was started, which it will be.
-            async with run.backend.use():
+            with await run.backend.use():
                 pass
-        key, asked = self._key(run, request), run.course.admission
+        asked = run.course.admission
+        key = breaker_key(run.backend.record.type, request, self._run_log.digests.keyed)
         opened = self.breakers.rejection(key, run.run_id, self.clock.time())
         if opened is not None and not asked.ignore_breaker:
             raise _refusal(run, key.adapter, opened)
@@ -95,20 +98,21 @@ class AdmissionController:
         try:
             if not granted.is_set() and wait_s and not is_crowded:
                 await self._wait(run, granted, wait_s)
-            if not granted.is_set() and not run.is_ending:
-                raise full(adapter, limit, waited=bool(wait_s))
-            yield
-        finally:
+        except BaseException:
             self.limiter.release(slot)
+            raise
+        if not granted.is_set() and not run.is_ending:
+            self.limiter.release(slot)
+            raise full(adapter, limit, waited=bool(wait_s))
+        return Held(key, functools.partial(self.limiter.release, slot))
 
-    @contextlib.contextmanager
-    def attempt(self, run: Run, request: adapter_pb2.ExecuteRequest) -> Iterator[None]:
+    def attempt(self, run: Run, key: BreakerKey) -> Held[None]:
         """Admit a run that has a slot to one attempt, the block; the result is recorded in its breaker.
 
         Raises:
             DragomanError: BREAKER_OPEN.
         """
-        key, course = self._key(run, request), run.course
+        course = run.course
         if not run.is_ending:
             # Asked again, as it may have opened while the run waited for its slot.
             is_forced = course.admission.ignore_breaker
@@ -117,23 +121,13 @@ class AdmissionController:
                 raise _refusal(run, key.adapter, opened)
             if self.breakers.is_probe(key, run.run_id):
                 self._changes.notify()
-        course.on_progress = lambda: self._works(key, run)
-        try:
-            yield
-        finally:
-            self._note(key, run)
+        course.on_progress = functools.partial(self._works, key, run)
+        return Held(None, functools.partial(self._note, key, run))
 
-    def _key(self, run: Run, request: adapter_pb2.ExecuteRequest) -> BreakerKey:
-        return breaker_key(run.backend.record.type, request, self._run_log.digests.keyed)
-
-    @contextlib.contextmanager
-    def kept(self, run: Run) -> Iterator[None]:
-        """Count a run that another router admitted while the block runs; it gets a slot beyond the limit, too."""
+    def kept(self, run: Run) -> Held[None]:
+        """Count a run that another router admitted until the block's end; it gets a slot beyond the limit, too."""
         slot = self.limiter.acquire(run.record.adapter, None, nothing)
-        try:
-            yield
-        finally:
-            self.limiter.release(slot)
+        return Held(None, functools.partial(self.limiter.release, slot))
 
     async def _wait(self, run: Run, granted: Signal, wait_s: float) -> None:
         await run.ledger.begin()  # from now on the caller has its ID

@@ -10,6 +10,7 @@ from dragoman.protocol.budgets import BudgetMeter, narrowed_budget
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.texts import enum_name
 from dragoman.router.adapters.backend import AdapterBackend
+from dragoman.router.policy.circuit_breaker import BreakerKey
 from dragoman.router.policy.fallback import (
     fallback_request,
     needs_candidates,
@@ -84,7 +85,7 @@ class AttemptScheduler:
         run = self._run
         try:
             self._admission.requests.permit(request, run.backend.record.type)
-            async with self._admission.slot(run, request):
+            with await self._admission.slot(run, request) as key:
                 if progress_of(run.state).was_queued and not run.is_ending:
                     # Another one may have gone elsewhere with the task.
                     await self._refuse_move(run, run.backend)
@@ -92,19 +93,19 @@ class AttemptScheduler:
                 refuse(run, request)
                 if request is self._first and not run.is_ending:
                     await self._prepare()
-                outcome = await self._attempt(request)
+                outcome = await self._attempt(request, key)
                 while outcome is not None and isinstance(
                     step := self._course.after(outcome, self._clock.chance()), Retry
                 ):
-                    outcome = await self._attempt(request) if await self._wait(step, outcome) else None
+                    outcome = await self._attempt(request, key) if await self._wait(step, outcome) else None
                 return outcome
         except DragomanError as error:
             run.send(Declined())
             return Rejected(error)
 
-    async def _attempt(self, request: adapter_pb2.ExecuteRequest) -> Failed | None:
+    async def _attempt(self, request: adapter_pb2.ExecuteRequest, key: BreakerKey) -> Failed | None:
         self._course.begin()
-        with self._admission.attempt(self._run, request):
+        with self._admission.attempt(self._run, key):
             if not self._run.is_ending:
                 following, helper = await stand_in(self._run, self._present(request))
                 await self._upstream.execute(following.SerializeToString(), helper)

@@ -109,7 +109,7 @@ class UpstreamStream:
         """
         self._begins_at = self._run.record.last_sequence + 1
         for number in range(1, _PROCESSES + 1):
-            async with self._run.backend.use() as instance:
+            with await self._run.backend.use() as instance:
                 if self._run.is_ending:
                     return
                 self._run.assign(instance, is_bound=stand_in is not None and stand_in.is_needed)
