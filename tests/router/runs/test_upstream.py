@@ -129,7 +129,7 @@ async def test_a_run_that_is_cancelled_while_its_assignment_is_stored_never_goes
             run.send(CancelRequested())
 
     run.ledger = Storing()
-    await UpstreamStream(run, CLOCK, 30.0).execute(b"", None)
+    await UpstreamStream(run, CLOCK, 30.0).execute(None)
     assert await run.until(is_over, 9)
     assert run.record.result is not None
     assert (run.record.result.outcome, channel.called) == (event_pb2.OUTCOME_CANCELLED, [])

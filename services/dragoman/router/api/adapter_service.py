@@ -54,32 +54,32 @@ class AdapterServicer(QueryServicer):
     async def Execute(self, data: bytes, context: Context) -> None:  # noqa: N802 - the contract's name
         """Accept a run, or join the one that this request started before; then stream it."""
         self._drain.refuse_new()
+        while not await self._executed(data, context):
+            pass  # another router accepted it first, so the run is found there; or none brought it to an adapter
+
+    async def _executed(self, data: bytes, context: Context) -> bool:
+        """Accept a run, or find it, and stream it; False if it is to be looked for once more."""
         request = read(pb.ExecuteRequest, data)
         refuse(execute_objection(request))
-        while not await self._executed(request, context):
-            # Another router accepted this very request first, so the run is found there; or none that had accepted
-            # it brought it to an adapter. What was accepted here was rewritten for its adapter.
-            request = read(pb.ExecuteRequest, data)
-
-    async def _executed(self, request: pb.ExecuteRequest, context: Context) -> bool:
-        """Accept a run, or find it, and stream it; False if it is to be looked for once more."""
-        attach = pb.AttachRequest(run_id=request.run_id, hold=True)
-        if request.HasField("batching"):  # before it is rewritten for its adapter
-            attach.batching.CopyFrom(request.batching)
+        batching = request.HasField("batching")  # before it is rewritten for its adapter
         located = await self._locator.of_request(request)
         if isinstance(located, Remote | Finished):
             allow(adapter=located.facts.adapter, run_id=located.facts.run_id)
+            attach = pb.AttachRequest(run_id=request.run_id, hold=True)
+            if batching:
+                attach.batching.CopyFrom(request.batching)
             await self._streams.elsewhere(located, attach, context)
             return True
         run, is_new = (located.run, False) if located is not None else await self._acceptance.accept(request)
         allow(adapter=run.record.adapter, run_id=run.run_id)
+        del request  # which may be large, and is the run's
         # Held before the next await: a run whose caller is gone already must be an orphan, not a stray.
         with KeptAlive(run):
             await run.until(is_replayed)
             if run.record.is_free or isinstance(run.state, Superseded):
                 return False
             try:
-                await self._streams.live(run, attach, context, joined=not is_new, sends_id=True)
+                await self._streams.live(run, context, joined=not is_new, sends_id=True, batching=batching)
             except SupersededError:
                 return False
         return True
@@ -95,7 +95,8 @@ class AdapterServicer(QueryServicer):
             return
         keep_alive = KeptAlive(located.run, is_relayed=came_from_a_router(context))
         with keep_alive if request.hold else contextlib.nullcontext():
-            await self._streams.live(located.run, request, context)
+            after, batching = request.after_sequence, request.HasField("batching")
+            await self._streams.live(located.run, context, after, batching=batching)
 
     async def Cancel(self, data: bytes, context: Context) -> pb.CancelResponse | bytes:  # noqa: N802 - the contract's name
         """Cancel a run, and return how it ended."""

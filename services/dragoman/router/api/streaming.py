@@ -37,16 +37,24 @@ class RunStreams:
         self._drain = drain
 
     async def live(
-        self, run: Run, request: pb.AttachRequest, context: Context, *, joined: bool = True, sends_id: bool = False
+        self,
+        run: Run,
+        context: Context,
+        after_sequence: int = 0,
+        *,
+        joined: bool = True,
+        sends_id: bool = False,
+        batching: bool,
     ) -> None:
         """Write a run's events until it is over.
 
         Args:
             run: the run.
-            request: how the caller gets the events.
             context: the RPC.
+            after_sequence: the last sequence that the caller has.
             joined: whether to send what is pending and to mark where the replay ends.
             sends_id: whether to send nothing before the caller may rely on the run, and then its id first.
+            batching: whether the caller takes several events in one message.
 
         Raises:
             DragomanError: SEQUENCE_AHEAD, SLOW_CONSUMER, DRAINING, or what the run was rejected with.
@@ -56,17 +64,16 @@ class RunStreams:
         await run.until(is_replayed)
         if run.refusal is not None:
             raise run.refusal
-        if request.after_sequence > run.fanout.last_sequence:
-            raise _ahead(request.after_sequence, run.fanout.last_sequence)
-        reader = await self.reader(run, request.after_sequence, joined=joined)
+        if after_sequence > run.fanout.last_sequence:
+            raise _ahead(after_sequence, run.fanout.last_sequence)
+        reader = await self.reader(run, after_sequence, joined=joined)
         run.notices.send_early()
         with self._drain.stream(), contextlib.closing(reader):
             if sends_id:
                 # The reader is there already, so that it misses nothing meanwhile.
                 await _accepted(run)
                 await send_head(context, run.run_id)
-            batching, ending = request.HasField("batching"), run.streams_end
-            await stream_events(context, reader, batching=batching, ended_early=ending)
+            await stream_events(context, reader, batching=batching, ended_early=run.streams_end)
         if run.refusal is not None:
             raise run.refusal
 

@@ -165,15 +165,7 @@ class Run(RunMachine):
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """Start what follows it, which ends when another router takes the run. If it fails, the run is lost."""
-
-        async def guarded() -> None:
-            try:
-                await work()
-            except Exception:
-                self.send(Abandoned(router_failed()))
-                raise  # to be logged
-
-        self._work = self.tasks.start(guarded(), f"{name} {self.run_id}")
+        self._work = self.tasks.start(_guarded(self, work), f"{name} {self.run_id}")
 
     def assign(self, instance: AdapterInstance, *, is_bound: bool = False) -> None:
         """Say which process gets it, and whether only this router can follow it there."""
@@ -303,3 +295,11 @@ class Run(RunMachine):
             self.fanout.close()
         self.keepalive.close()
         self._host.closed(self)
+
+
+async def _guarded(run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    try:
+        await work()
+    except Exception:
+        run.send(Abandoned(router_failed()))
+        raise  # to be logged

@@ -23,6 +23,9 @@ from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct, field
 
+_UNASKED = adapter_pb2.ExecuteRequest()
+"""A request that says nothing of fallback and admission, as of most runs; one for all, as each takes a kilobyte."""
+
 _log = Logger("dragoman.router")
 
 
@@ -65,9 +68,11 @@ class AdmissionController:
 
     def plan(self, run: Run, request: adapter_pb2.ExecuteRequest) -> None:
         """Plan the attempts of a run; what its request says of fallback and admission is taken out."""
-        options = adapter_pb2.ExecuteRequest(fallback=request.fallback, admission=request.admission)
-        request.ClearField("fallback")
-        request.ClearField("admission")
+        options = _UNASKED
+        if request.HasField("fallback") or request.HasField("admission"):
+            options = adapter_pb2.ExecuteRequest(fallback=request.fallback, admission=request.admission)
+            request.ClearField("fallback")
+            request.ClearField("admission")
         run.course = Course(Rules(options.fallback, self._policy.upstream_retries), options.admission)
         run.suggest = lambda kind: self._candidates(run.record.adapter, kind)
 

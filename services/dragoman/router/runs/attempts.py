@@ -22,7 +22,7 @@ from dragoman.router.policy.spending import bounded
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.inputs import Declined, Refused, StatusReported
-from dragoman.router.runs.stand_in import refuse, stand_in
+from dragoman.router.runs.stand_in import StandIn, refuse, stand_in
 from dragoman.router.runs.state import Deciding, is_ending, progress_of
 from dragoman.router.runs.upstream import UpstreamStream
 from dragoman.v1 import adapter_pb2
@@ -38,7 +38,7 @@ class AttemptScheduler:
     Args:
         refuse_move: raises what keeps it from going on there, as another adapter works on its task.
         request: what the first adapter gets: one adapter's own settings are no other's.
-        prepare: completes that, by what is known only once the run has its slot there.
+        prepare: completes that in place, by what is known only once the run has its slot there.
     """
 
     def __init__(
@@ -48,16 +48,17 @@ class AttemptScheduler:
         refuse_move: Callable[[Run, AdapterBackend], Awaitable[None]],
         upstream: UpstreamStream,
         request: adapter_pb2.ExecuteRequest,
-        prepare: Callable[[], Awaitable[None]],
+        prepare: Callable[[adapter_pb2.ExecuteRequest], Awaitable[None]],
     ) -> None:
         self._run, self._course = run, run.course
         self._admission, self._clock = admission, admission.clock
         self._refuse_move = refuse_move
         self._upstream = upstream
-        self._first, self._prepare = request, prepare
-        self._own = pb.Budget()
-        """The caller's."""
-        self._own.CopyFrom(request.limits.budget)
+        self._prepare = prepare
+        self._first = self._present = request.SerializeToString()
+        """What the first adapter gets, and what the present one does: serialized, as both may be large and last."""
+        self._own = request.limits.budget.SerializeToString()
+        """The caller's budget."""
         self._most: Sequence[pb.Budget] = ()
         """The budgets of the router's operator."""
         self._began = 0.0
@@ -73,46 +74,59 @@ class AttemptScheduler:
             DragomanError: no adapter accepts it.
         """
         self._most = most
-        if (budget := bounded(self._own, most, None)[0]).ByteSize():
-            self._course.meter = BudgetMeter(budget)
-        following: adapter_pb2.ExecuteRequest | None = self._first
-        while following is not None:
-            outcome = await self._attempts(following)
-            following = None if outcome is None or self._run.is_ending else await self._fall_back(outcome)
+        self._course.meter = _meter(self._own, most)
+        outcome = await self._attempts(is_first=True)
+        while outcome is not None and not self._run.is_ending and await self._fall_back(outcome):
+            outcome = await self._attempts()
 
-    async def _attempts(self, request: adapter_pb2.ExecuteRequest) -> Outcome | None:
+    async def _attempts(self, *, is_first: bool = False) -> Outcome | None:
         """Have one adapter try, and retry as often as allowed, in one slot; ``None`` if the run is over then."""
-        run = self._run
+        run, request = self._run, adapter_pb2.ExecuteRequest.FromString(self._present)
         try:
             self._admission.requests.permit(request, run.backend.record.type)
             with await self._admission.slot(run, request) as key:
-                if progress_of(run.state).was_queued and not run.is_ending:
-                    # Another one may have gone elsewhere with the task.
-                    await self._refuse_move(run, run.backend)
-                _lower(run, request, self._own, self._most)
-                refuse(run, request)
-                if request is self._first and not run.is_ending:
-                    await self._prepare()
-                outcome = await self._attempt(request, key)
+                await self._complete(request, is_first=is_first)
+                del request
+                outcome = await self._attempt(key)
                 while outcome is not None and isinstance(
                     step := self._course.after(outcome, self._clock.chance()), Retry
                 ):
-                    outcome = await self._attempt(request, key) if await self._wait(step, outcome) else None
+                    outcome = await self._attempt(key) if await self._wait(step, outcome) else None
                 return outcome
         except DragomanError as error:
             run.send(Declined())
             return Rejected(error)
 
-    async def _attempt(self, request: adapter_pb2.ExecuteRequest, key: BreakerKey) -> Failed | None:
+    async def _complete(self, request: adapter_pb2.ExecuteRequest, *, is_first: bool) -> None:
+        """Complete what an adapter gets, now that the run has its slot there."""
+        run = self._run
+        if progress_of(run.state).was_queued and not run.is_ending:
+            # Another one may have gone elsewhere with the task.
+            await self._refuse_move(run, run.backend)
+        _lower(run, request, self._own, self._most)
+        refuse(run, request)
+        if is_first and not run.is_ending:
+            await self._prepare(request)
+        self._present = request.SerializeToString()
+        if is_first:
+            self._first = self._present
+
+    async def _attempt(self, key: BreakerKey) -> Failed | None:
         self._course.begin()
         with self._admission.attempt(self._run, key):
             if not self._run.is_ending:
-                following, helper = await stand_in(self._run, self._present(request))
-                await self._upstream.execute(following.SerializeToString(), helper)
+                await self._upstream.execute(await self._ask())
         state = self._run.state
         return self._course.failed(state.result.result) if isinstance(state, Deciding) else None
 
-    def _present(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
+    async def _ask(self) -> StandIn | None:
+        """Say what the adapter gets in an attempt that begins now; return who does what it leaves to a router."""
+        request = adapter_pb2.ExecuteRequest.FromString(self._present)
+        following, helper = await stand_in(self._run, self._in_time(request))
+        self._upstream.request = self._present if following is request else following.SerializeToString()
+        return helper
+
+    def _in_time(self, request: adapter_pb2.ExecuteRequest) -> adapter_pb2.ExecuteRequest:
         """Return the request for an attempt that begins now, and what is left of the limits of the whole run."""
         now = self._clock.monotonic()
         if self._course.history.failed is None:
@@ -125,8 +139,8 @@ class AttemptScheduler:
             narrowed_budget(following.limits.budget, self._course.meter.used)
         return following
 
-    async def _fall_back(self, outcome: Outcome) -> adapter_pb2.ExecuteRequest | None:
-        """Return what another adapter is asked for next; ``None`` once the run is over."""
+    async def _fall_back(self, outcome: Outcome) -> bool:
+        """Bring the run to another adapter; False once it is over."""
         run, before = self._run, self._course.history
         is_first = before.failed is None and before.skipped is None
         if isinstance(outcome, Rejected) and not is_first:
@@ -135,24 +149,25 @@ class AttemptScheduler:
             run.notices.record_rejection(code, text)
         found = await self._successor(outcome)
         if run.is_ending:
-            return None
+            return False
         if found is None or progress_of(run.state).is_cancelling:
             await self._end(outcome)
-            return None
+            return False
         name, backend = found
         falling_back = f"falling back to {backend.record.type!r}."
         if isinstance(outcome, Failed):
             kind = enum_name(pb.FailureKind.DESCRIPTOR, outcome.result.failure.kind, "FAILURE_KIND_")
             if not await self._may_go_on(backend.record.type, f"{kind}: {falling_back}"):
-                return None
+                return False
         elif is_first:
             why = f"{outcome.error.message.rstrip('.')}; {falling_back}"
             run.notices.record_rejection("adapter_skipped", why)
         cwd, fallback = self._upstream.intake.cwd, self._course.rules.fallback
-        following = fallback_request(self._first, name, backend.record.type, cwd, fallback)
+        first = adapter_pb2.ExecuteRequest.FromString(self._first)
+        self._present = fallback_request(first, name, backend.record.type, cwd, fallback).SerializeToString()
         self._course.history = self._course.history.moved()
         run.move(backend)
-        return following
+        return True
 
     async def _end(self, outcome: Outcome) -> None:
         """End the run, as no adapter is left that would take it: for its first reason."""
@@ -228,11 +243,18 @@ class AttemptScheduler:
         return None
 
 
-def _lower(run: Run, request: adapter_pb2.ExecuteRequest, own: pb.Budget, most: Sequence[pb.Budget]) -> None:
+def _meter(own: bytes, most: Sequence[pb.Budget]) -> BudgetMeter | None:
+    budget, _unkept = bounded(pb.Budget.FromString(own), most, None)
+    return BudgetMeter(budget) if budget.ByteSize() else None
+
+
+def _lower(run: Run, request: adapter_pb2.ExecuteRequest, own: bytes, most: Sequence[pb.Budget]) -> None:
     """Lower the budget that an adapter gets to those of the operator, as far as it reports what they cap."""
     if not most:
         return
-    budget, unkept = bounded(own, most, run.backend.record.description or adapter_pb2.DescribeResponse())
+    budget, unkept = bounded(
+        pb.Budget.FromString(own), most, run.backend.record.description or adapter_pb2.DescribeResponse()
+    )
     request.limits.ClearField("budget")
     if budget.ByteSize():
         request.limits.budget.CopyFrom(budget)

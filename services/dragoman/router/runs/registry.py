@@ -128,11 +128,19 @@ class RunRegistry:
         request.adapter = backend.record.type
         request.ClearField("batching")  # how the caller gets the events is not how the router gets them
         request.orphan_after.FromSeconds(int(ROUTER_ORPHAN_AFTER_S))
-        run.start(lambda: self._go(run, request, session), "run")
+        attempts = AttemptScheduler(
+            run,
+            self._admission,
+            self.exclusion.refuse_move,
+            UpstreamStream(run, self.host.clock, self._reattach_s),
+            request,
+            lambda first: self.sessions.prepare(session, first, run.backend, run.session, run.notices.warn),
+        )
+        run.start(functools.partial(self._go, run, attempts), "run")
         run.notices.beat(lambda: not has_adapter(run.state))
         return run
 
-    async def _go(self, run: Run, request: adapter_pb2.ExecuteRequest, session: SessionRequest) -> None:
+    async def _go(self, run: Run, attempts: AttemptScheduler) -> None:
         """Bring the run to its end; it is stored at the latest when it is assigned to a process."""
         try:
             run.ledger.changed()
@@ -141,15 +149,7 @@ class RunRegistry:
                 await self.exclusion.refuse_elsewhere(run.record, run.record.adapter)
             most = await self._spending.admit(run)
             run.log.info("run accepted")
-            upstream = UpstreamStream(run, self.host.clock, self._reattach_s)
-            await AttemptScheduler(
-                run,
-                self._admission,
-                self.exclusion.refuse_move,
-                upstream,
-                request,
-                lambda: self.sessions.prepare(session, request, run.backend, run.session, run.notices.warn),
-            ).go(most)
+            await attempts.go(most)
         except DragomanError as error:
             run.send(Refused(error))
 

@@ -50,8 +50,12 @@ _PROCESSES = 3
 """How many processes of an adapter may turn out to be ending before one takes the run."""
 _REMEMBERED_S = RETAIN_FINISHED_S / 10
 """The age up to which an adapter is sure to know a run still that it ever got; far less than it keeps one."""
-_BATCHING = adapter_pb2.ExecuteRequest(batching=adapter_pb2.Batching()).SerializeToString()
-"""Put behind an Execute: what the caller said of batching is not the adapter's concern."""
+_BATCHING = [
+    kind(batching=adapter_pb2.Batching()).SerializeToString()
+    for kind in (adapter_pb2.ExecuteRequest, adapter_pb2.AttachRequest)
+]
+"""Put behind an Execute, or an Attach: what the caller said of batching is not the adapter's concern."""
+_NOTHING = contextlib.nullcontext()
 _FORGOTTEN = "no longer knows the run"
 _REFUSED = "rejected Attach"
 _FINAL = {
@@ -93,15 +97,16 @@ class UpstreamStream:
         self._clock = clock
         self._reattach_s = reattach_s
         self.intake = EventIntake(run, clock)
+        self.request = b""
+        """What the adapter is to run, serialized."""
         self._cause = ""
         self._begins_at = 1
         """The sequence of the first event that the present adapter may send."""
 
-    async def execute(self, request: bytes, stand_in: StandIn | None) -> None:
-        """Write down where the run is, start it at its adapter, and follow it until that one is done.
+    async def execute(self, stand_in: StandIn | None) -> None:
+        """Write down where the run is, start it at its adapter by ``request``, and follow it until that one is done.
 
         Args:
-            request: for the adapter, serialized.
             stand_in: does what the adapter leaves to a router; ``None`` if that is nothing.
 
         Raises:
@@ -119,10 +124,9 @@ class UpstreamStream:
                     self._run.send(Declined())  # it was cancelled before it was sent there
                     return
                 self.intake.stand_in = stand_in
-                batching = _BATCHING if instance.grants_batching else b""
                 try:
-                    with contextlib.nullcontext() if stand_in is None else stand_in.watching():
-                        await self._follow(instance, request + batching)
+                    with _NOTHING if stand_in is None else stand_in.watching():
+                        await self._follow(instance)
                 except DragomanError as error:
                     if error.reason is not Reason.DRAINING or number == _PROCESSES:
                         raise
@@ -137,10 +141,10 @@ class UpstreamStream:
         instance = self._run.instance
         assert instance is not None
         with instance.used():
-            await self._follow(instance, None)
+            await self._follow(instance, is_attach=True)
 
-    async def _follow(self, instance: AdapterInstance, execute: bytes | None) -> None:
-        """Read one stream after another: of Execute, if there is such a request, and then of Attach.
+    async def _follow(self, instance: AdapterInstance, *, is_attach: bool = False) -> None:
+        """Read one stream after another: of Execute, unless the adapter has the run, and then of Attach.
 
         Raises:
             DragomanError: the adapter does not take the run.
@@ -151,16 +155,15 @@ class UpstreamStream:
         try:
             while is_at_adapter(run.state):
                 try:
-                    await self._drain(instance, execute, patience)
+                    await self._drain(instance, patience, is_attach=is_attach)
                 except ProtocolViolationError as error:
                     run.send(Abandoned(protocol_violated(run.record.adapter, error)))
                     run.tasks.start(request_cancel(run, instance), f"cancel {run.run_id}")
                 except _BrokenError as broken:
                     if is_at_adapter(run.state):
                         run.send(Disconnected())
-                        await self._recover(instance, broken, patience, is_attach=execute is None)
-                        if broken.was_sent:
-                            execute = None  # it was perhaps received: Attach shows whether it was
+                        await self._recover(instance, broken, patience, is_attach=is_attach)
+                        is_attach |= broken.was_sent  # it was perhaps received: Attach shows whether it was
         finally:
             record.live_runs -= 1
 
@@ -215,8 +218,8 @@ class UpstreamStream:
         """Return whether the adapter answered to an Execute that it will not do this at all."""
         return self._run.record.last_sequence < self._begins_at and not is_cut(error)
 
-    async def _drain(self, instance: AdapterInstance, execute: bytes | None, patience: "ReconnectPolicy") -> None:
-        """Read one upstream stream until the run is over: of this Execute, or of an Attach.
+    async def _drain(self, instance: AdapterInstance, patience: "ReconnectPolicy", *, is_attach: bool) -> None:
+        """Read one upstream stream until the run is over: of Execute, or of Attach.
 
         Raises:
             ProtocolViolationError: what came is not allowed.
@@ -224,15 +227,8 @@ class UpstreamStream:
         """
         token, metadata = self._run.adapter_token, self._run.span.trace.metadata
         metadata += ((RUN_TOKEN_METADATA_KEY, token),) if token else ()
-        method = "Attach" if execute is None else "Execute"
-        request = execute
-        if request is None:
-            attach = adapter_pb2.AttachRequest(run_id=self._run.run_id, hold=True)
-            attach.after_sequence = self._run.record.last_sequence
-            if instance.grants_batching:
-                attach.batching.SetInParent()
-            request = attach.SerializeToString()
-        call = instance.channel.stream(method, request, metadata=metadata)
+        method = "Attach" if is_attach else "Execute"
+        call = instance.channel.stream(method, self._asked(instance, is_attach=is_attach), metadata=metadata)
         self._run.end_upstream = call.cancel
         self._run.record.validator.begin_stream()
         if self.intake.stand_in is not None:
@@ -264,6 +260,15 @@ class UpstreamStream:
             raise _BrokenError(None) from None
         finally:
             call.cancel()
+
+    def _asked(self, instance: AdapterInstance, *, is_attach: bool) -> bytes:
+        request, run = self.request, self._run
+        if is_attach:
+            sequence = run.record.last_sequence
+            request = adapter_pb2.AttachRequest(
+                run_id=run.run_id, after_sequence=sequence, hold=True
+            ).SerializeToString()
+        return request + _BATCHING[is_attach] if instance.grants_batching else request
 
     async def _read(self, call: StreamCall, message: Any) -> None:
         run = self._run
