@@ -1,10 +1,8 @@
 """What the record of a run contains of its request."""
 
-from collections.abc import Iterator
-
-from dragoman.protocol.duties import settings_of
 from dragoman.protocol.limits import MAX_ORPHAN_AFTER_S
-from dragoman.protocol.secrets import SHORTEST_SECRET, is_plain_word
+from dragoman.protocol.redaction.sources import request_secrets
+from dragoman.protocol.secrets import SHORTEST_SECRET
 from dragoman.v1 import adapter_pb2
 
 
@@ -16,24 +14,9 @@ def orphan_after_s(request: adapter_pb2.ExecuteRequest) -> float:
 
 
 def safe_labels(request: adapter_pb2.ExecuteRequest) -> dict[str, str]:
-    """Return the labels to store and list: a value that contains the token or a variable's value is redacted.
-
-    Variables are those in ``env``, in ``config.env`` and of MCP servers, except for values that are plain words.
-    """
-    all_values = "\n".join(request.labels.values())
-    secrets = {text for text in _variables(request) if not is_plain_word(text)} | {request.auth_token}
-    found = [text for text in secrets if len(text) >= SHORTEST_SECRET and text in all_values]
+    """Return the labels to store and list: a value that contains a secret of the request is redacted."""
+    labels = dict(request.labels)
+    secrets = [text for text in request_secrets(request) if len(text) >= SHORTEST_SECRET] if labels else []
     return {
-        name: "[redacted]" if any(secret in value for secret in found) else value
-        for name, value in request.labels.items()
+        name: "[redacted]" if any(secret in value for secret in secrets) else value for name, value in labels.items()
     }
-
-
-def _variables(request: adapter_pb2.ExecuteRequest) -> Iterator[str]:
-    yield from request.env.values()
-    settings = settings_of(request)
-    if "env" in settings.fields:
-        yield from (value.string_value for value in settings.fields["env"].struct_value.fields.values())
-    for server in request.mcp_servers:
-        yield from server.stdio.env.values()
-        yield from server.http.headers.values()

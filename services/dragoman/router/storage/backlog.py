@@ -98,12 +98,7 @@ class Backlog:
             pass
         if run.waiting_bytes > GATHERED_BYTES or self.size > WRITE_BYTES:
             self.urge()
-        run.changes += 1
-        if changes_row:
-            run.row_change = run.changes
-            self.soon.set()
-        self._changed[run] = None
-        self.work.set()
+        self.changed(run, in_row=changes_row)
 
     def skip(self, run: LoggedRun, sequence: int) -> None:
         """Note that a run's events up to this one are missing."""
@@ -112,12 +107,13 @@ class Backlog:
             run.last = run.dropped = sequence
             self.changed(run)
 
-    def changed(self, run: LoggedRun) -> None:
-        """Note that a run's row is to be written, and what waits before."""
+    def changed(self, run: LoggedRun, *, in_row: bool = True) -> None:
+        """Note that what waits of a run is to be written, and its row unless no more than its end has changed."""
         run.changes += 1
-        run.row_change = run.changes
+        if in_row:
+            run.row_change = run.changes
+            self.soon.set()
         self._changed[run] = None
-        self.soon.set()
         self.work.set()
 
     def is_writing(self, run_id: str) -> bool:

@@ -18,8 +18,8 @@ _SPENDING_S: Final = 86400.0
 _ACTIVE_S: Final = 2 * TOUCH_S
 """How long a task's active agent is kept at least: that it is in use is written late."""
 
-_FOLDED_S: Final = 600.0
-"""How long after its end what a run has spent is added to that of others: longer than its last write may take."""
+_FOLDED_S: Final = 3600.0
+"""How long after its end what a run has spent is added to that of others: longer than its last write is repeated."""
 
 _log = Logger("dragoman.router")
 

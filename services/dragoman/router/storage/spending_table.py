@@ -23,7 +23,7 @@ _LARGER: Final = ", ".join(
 _WRITE: Final = (
     f"INSERT INTO spending ({_KEY}, until, {_COLUMNS})"  # noqa: S608 - constants
     f" SELECT :run_id, :budget, :value, :since, :until, {', '.join(f':{name}' for name in AMOUNTS)}"
-    " WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND owner = :owner{condition})"
+    " WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND owner = :owner)"
     f" ON CONFLICT ({_KEY}) DO UPDATE SET {_LARGER}"
 )
 _FOLD: Final = (
@@ -47,17 +47,10 @@ _FOLDED_AT_ONCE: Final = 200
 _IN_ACCOUNT: Final = "budget = :budget AND value = :value AND since = :since"
 
 
-def written(run: StoredRun, *, is_new: bool) -> list[Statement]:
-    """Return the statements that write what a run has spent, if it is still its owner's.
-
-    Args:
-        run: the run.
-        is_new: whether they follow the one that inserts its row. Else they precede the one that updates it, and write
-            nothing of a run whose end is written: its amounts may be in the row of no run by now.
-    """
-    sql = _WRITE.format(condition="" if is_new else " AND finished_at IS NULL")
+def written(run: StoredRun) -> list[Statement]:
+    """Return the statements that write what a run has spent, if it is its owner's."""
     return [
-        (sql, {"run_id": run.run_id, "owner": run.owner, **asdict(account), **asdict(spent)})
+        (_WRITE, {"run_id": run.run_id, "owner": run.owner, **asdict(account), **asdict(spent)})
         for account, spent in run.spent.items()
     ]
 

@@ -135,21 +135,16 @@ class Store(Table):
         runs = sorted(runs, key=lambda run: run.run_id)  # see ``Database.locking``
         rows = (insertion(run) if isinstance(run, StoredRun) and run.run_id in new else update(run) for run in runs)
         added = (addition(item, owners[item.run_id]) for item in events)
-        whole = [run for run in runs if isinstance(run, StoredRun) and run.spent]
-        spent = [one for run in whole if run.run_id not in new for one in written(run, is_new=False)]
-        begun = (one for run in whole if run.run_id in new for one in written(run, is_new=True))
-        counts = (await self._database.execute(itertools.chain(spent, rows, added, begun)))[len(spent) :]
+        spent = (one for run in runs if isinstance(run, StoredRun) for one in written(run))
+        counts = await self._database.execute(itertools.chain(rows, added, spent))
         refused = {run.run_id for run, changed in zip(runs, counts, strict=False) if not changed}
         unchanged = {item.run_id for item, changed in zip(events, counts[len(runs) :], strict=False) if not changed}
         for run_id in unchanged - {run.run_id for run in runs}:
             # Either they were there, as the answer to the same write was lost, or the run is another owner's.
-            if not await self._is_owned(run_id, owners[run_id]):
+            found = await self.run(run_id)
+            if found is None or found.owner != owners[run_id]:
                 refused.add(run_id)
         return list(refused)
-
-    async def _is_owned(self, run_id: str, owner: str) -> bool:
-        sql = "SELECT 1 FROM runs WHERE run_id = :run_id AND owner = :owner"
-        return bool(await self._database.fetch(sql, {"run_id": run_id, "owner": owner}))
 
     async def events(self, run_id: str, after: int) -> list[StoredEvents]:
         """Return the next events behind a sequence, in order; none at the end of what is kept.
