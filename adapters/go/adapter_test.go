@@ -165,6 +165,14 @@ func TestHowARunEnds(t *testing.T) {
 		}, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_NETWORK, "c"},
 		"by a fault": {func(context.Context, *adapter.Run) (*pb.Result, error) { return nil, errors.New(secret) }, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "adapter_failed"},
 		"by a panic": {func(context.Context, *adapter.Run) (*pb.Result, error) { panic(secret) }, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "adapter_failed"},
+		"by a panic while its program lives": {func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
+			lines := adapter.Command{Path: "sh", Args: []string{"-c", "echo line; echo line; exec sleep 600"}}
+			exit, err := run.Exec(lines, func(adapter.Line) { panic(secret) })
+			if err != nil {
+				return nil, err
+			}
+			return exit.Result(), nil
+		}, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "adapter_failed"},
 		"without reason": {func(context.Context, *adapter.Run) (*pb.Result, error) {
 			return &pb.Result{Outcome: pb.Outcome_OUTCOME_FAILED}, nil
 		}, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "no_reason"},

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -68,7 +69,7 @@ type Exit struct {
 
 // Exec runs a program in the run's directory, with the run's variables, and waits until it and all that it started is
 // gone. It opens the attempt, unless Start did. Each line goes to handle, one after the other; without one, to Log. When
-// the run is to stop, the program gets SIGTERM, and is killed after the grace.
+// the run is to stop, the program gets SIGTERM, and is killed after the grace. A panic of handle kills it, and is an error.
 func (r *Run) Exec(command Command, handle func(Line)) (*Exit, error) {
 	if handle == nil {
 		handle = r.Log
@@ -93,6 +94,12 @@ func (r *Run) Exec(command Command, handle func(Line)) (*Exit, error) {
 	r.feed(process, command)
 	var reading sync.WaitGroup
 	var handling sync.Mutex
+	var fault error
+	handle = guarded(handle, func(stack []byte) {
+		r.logger.Error("the adapter panicked", "stack", string(stack))
+		fault = errors.New("a panic while a line was handled")
+		process.Kill()
+	})
 	for _, output := range []struct {
 		stream pb.OutputStream
 		pipe   *os.File
@@ -129,7 +136,25 @@ func (r *Run) Exec(command Command, handle func(Line)) (*Exit, error) {
 		exit.Code = &code
 	}
 	exit.Signal, exit.Confirmed = end.Signal, end.Proven
-	return exit, nil
+	return exit, fault
+}
+
+// guarded returns a handler that calls another one until that panics: it runs beside the run, and a panic there would
+// end the adapter with all of its runs.
+func guarded(handle func(Line), onPanic func(stack []byte)) func(Line) {
+	hasPanicked := false
+	return func(line Line) {
+		if hasPanicked {
+			return
+		}
+		defer func() {
+			if recover() != nil {
+				hasPanicked = true
+				onPanic(debug.Stack())
+			}
+		}()
+		handle(line)
+	}
 }
 
 // stdin is the standard input of a program, which one writes at a time.
