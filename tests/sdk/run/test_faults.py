@@ -4,6 +4,7 @@ import asyncio
 import importlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -18,6 +19,9 @@ from tests.sdk.agents.test_command_line import WordsAdapter, WordsParser, codes,
 from tests.sdk.serving import DEADLINE_S
 
 SECRET = "do-not-leak-4711"
+_PATH: Any = Path("/bin/sh")
+_PROMPT: Any = "a prompt"
+"""What a type checker would not accept in a plan."""
 
 
 class FailingParser(WordsParser):
@@ -46,6 +50,8 @@ def _unspeakable(answer: Answer) -> bytes:
 class FailingAdapter(WordsAdapter):
     spec = replace(WordsAdapter.spec, unread_s=0.3)
     fails: str = ""
+    planned: Any = None
+    """Makes of a program what is planned in place of a plan."""
 
     def _may_fail(self, hook: str) -> None:
         if self.fails == hook:
@@ -53,7 +59,8 @@ class FailingAdapter(WordsAdapter):
 
     def plan(self, job: Job) -> Plan:
         self._may_fail("plan")
-        return super().plan(job)
+        plan: Plan = super().plan(job) if self.planned is None else self.planned(job.executable)
+        return plan
 
     def parser(self, job: Job) -> Parser:
         self._may_fail("parser")
@@ -167,6 +174,23 @@ async def test_without_a_plan_or_a_parser_the_run_fails_and_names_the_place(
     result = (await arena.run(request(arena, finished())))[-1].result
     assert (result.failure.kind, result.failure.code) == (pb.FAILURE_KIND_INTERNAL, "adapter_failed")
     assert "OSError at test_faults.py:" in result.failure.message
+
+
+@pytest.mark.parametrize(
+    ("planned", "what"),
+    [
+        (Plan, "argv is a str; give a tuple of them"),
+        (lambda program: Plan((_PATH, program)), "argv has a PosixPath; give each item as str"),
+        (lambda program: Plan((program,), stdin=_PROMPT), "stdin is str; give bytes, as of job.prompt.encode()"),
+        (lambda program: [program], "plan returned list; return a Plan"),
+    ],
+    ids=["text", "path", "stdin", "list"],
+)
+async def test_what_is_no_plan_is_named(arena: Arena, adapter: FailingAdapter, planned: Any, what: str) -> None:
+    adapter.planned = planned
+    result = (await arena.run(request(arena, finished())))[-1].result
+    assert (result.failure.kind, result.failure.code) == (pb.FAILURE_KIND_INTERNAL, "adapter_failed")
+    assert f": {what}). Its log has more" in result.failure.message
 
 
 @pytest.mark.parametrize("hook", ["complete", "finish"])

@@ -34,6 +34,7 @@ from dragoman.sdk._output.parser import FailureInfo, Report
 from dragoman.sdk._request.bundled_files import with_bundled_files
 from dragoman.sdk._request.environment import build_environment, node_variables, secret_values
 from dragoman.sdk._request.job import Job, Plan, environment_inputs, following_request, masked_argv
+from dragoman.sdk._request.plan_error import PlanError
 from dragoman.sdk._request.sessions import SessionPlan, make_handle, session_update
 from dragoman.sdk._request.settings import limits_in_force
 from dragoman.sdk._run.attempt import AttemptEnd
@@ -192,7 +193,10 @@ class AgentRun:
 
     async def _attempt(self, job: Job) -> AttemptEnd:
         run = self._run
-        plan = self._completed(job, self._agent.plan(job))
+        planned: object = self._agent.plan(job)
+        if not isinstance(planned, Plan):
+            raise PlanError(f"plan returned {type(planned).__name__}; return a Plan")
+        plan = self._completed(job, planned)
         lay_out_files(job, plan, self._spec.skill_layout)
         artifacts = str(run.files.artifacts) if run.files is not None else ""
         inputs = environment_inputs(run.request, job.settings, self._marker, run.secrets, artifacts)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import SIGTERM, Signals
+from typing import Any
 
 from dragoman.protocol.template_values import template_values
 from dragoman.protocol.templates import default_prompt, render
@@ -12,6 +13,7 @@ from dragoman.sdk._encoding.framing import Framing
 from dragoman.sdk._encoding.json_text import JsonValue
 from dragoman.sdk._output.attached import AttachedFile
 from dragoman.sdk._request.environment import EnvironmentInputs
+from dragoman.sdk._request.plan_error import PlanError
 from dragoman.sdk._request.sessions import SessionPlan
 from dragoman.sdk._request.settings import Instructions, Settings
 from dragoman.sdk._skills.source import SkillSource
@@ -140,6 +142,22 @@ class Plan(Struct, frozen=True):
     notices: tuple[tuple[str, str], ...] = ()
     """Code and message of warnings to emit after ``started``."""
     cancel: tuple[CancelStep, ...] = TERMINATE
+
+    def __post_init__(self) -> None:
+        """Require what a program can be started with; of a text in place of ``argv`` each character would be a word.
+
+        Raises:
+            PlanError: ``argv`` is a text or has other items than texts, or ``stdin`` is not bytes.
+        """
+        argv: Any = self.argv
+        if isinstance(argv, str):
+            raise PlanError("argv is a str; give a tuple of them")
+        for part in argv:
+            if not isinstance(part, str):
+                raise PlanError(f"argv has a {type(part).__name__}; give each item as str")
+        stdin: Any = self.stdin
+        if not isinstance(stdin, bytes | bytearray | memoryview):
+            raise PlanError(f"stdin is {type(stdin).__name__}; give bytes, as of job.prompt.encode()")
 
 
 def options(values: Mapping[str, str]) -> list[str]:

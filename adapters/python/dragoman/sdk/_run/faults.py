@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Final
 
 from dragoman.protocol.logs import Logger, failure_fields
+from dragoman.sdk._request.plan_error import PlanError
 from dragoman.v1 import event_pb2 as pb
 
 MOST_REPORTED: Final = 16
@@ -22,6 +23,8 @@ Notify = Callable[[pb.Severity.ValueType, str, str, str], None]
 
 def place_of(error: BaseException, source: object) -> str:
     """Return an exception's type and where it was raised, e.g. ``KeyError at parse.py:31``. Pure.
+
+    A `PlanError` is the only one whose text follows.
 
     Args:
         error: the exception.
@@ -40,7 +43,8 @@ def place_of(error: BaseException, source: object) -> str:
     if not frames:
         return type(error).__qualname__
     path, line = (own or frames)[-1]
-    return f"{type(error).__qualname__} at {path.name}:{line}"
+    text = f": {error}" if isinstance(error, PlanError) else ""
+    return f"{type(error).__qualname__} at {path.name}:{line}{text}"
 
 
 class Faults:
