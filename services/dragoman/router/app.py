@@ -37,7 +37,7 @@ from dragoman.router.adapters.registry import AdapterRegistry
 from dragoman.router.adapters.watch import FileWatch
 from dragoman.router.api.acceptance import Acceptance
 from dragoman.router.api.adapter_service import AdapterServicer
-from dragoman.router.api.agent_service import AgentServicer, Joined
+from dragoman.router.api.agent_service import AgentServicer
 from dragoman.router.api.agents import StoredAgents
 from dragoman.router.api.budget_service import BudgetServicer
 from dragoman.router.api.call_quotas import CallQuotas
@@ -262,13 +262,11 @@ class _Running:
             ),
             _ROUTER: service_handler(
                 _ROUTER,
-                Joined(
-                    RouterServicer(
-                        adapter_list, run_list, session_list, self.drain, self._registrations, version=version
-                    ),
-                    AgentServicer(agents, self.drain),
-                    BudgetServicer(requests, self.run_log, clock),
+                RouterServicer(
+                    adapter_list, run_list, session_list, self.drain, self._registrations, version=version
                 ),
+                AgentServicer(agents, self.drain),
+                BudgetServicer(requests, self.run_log, clock),
                 observer=self.metrics,
             ),
         }

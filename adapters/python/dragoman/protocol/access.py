@@ -201,8 +201,3 @@ def _bytes(value: str | bytes) -> bytes:
 
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
-
-
-def caller_name() -> str:
-    """Return how the caller of the present call is named, for the record, who does not say a name."""
-    return current_caller().name

@@ -83,12 +83,8 @@ class RequestDigests:
         """Return the digest of ``request``; equal for equal requests and one key."""
         compared = type(request)()
         compared.CopyFrom(request)
-        compared.ClearField("relay")
-        compared.ClearField("auth_token")
-        compared.ClearField("batching")
-        compared.ClearField("orphan_after")
-        compared.ClearField("admission")
-        compared.ClearField("labels")
+        for name in ("relay", "auth_token", "batching", "orphan_after", "admission", "labels"):
+            compared.ClearField(name)
         # Plain serialization differs by the order of maps.
         canonical = compared.SerializeToString(deterministic=True)
         return self._hashed(canonical)

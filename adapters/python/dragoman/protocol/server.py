@@ -61,19 +61,19 @@ def _serialize(response: Message | bytes) -> bytes:
 
 
 def service_handler(
-    descriptor: ServiceDescriptor, service: object, *, raw_requests: bool = False, observer: Observer | None = None
+    descriptor: ServiceDescriptor, *servicers: object, raw_requests: bool = False, observer: Observer | None = None
 ) -> grpc.GenericRpcHandler:
-    """Return the handler that serves ``service`` as ``descriptor`` says.
+    """Return the handler that serves what ``descriptor`` says.
 
     Args:
         descriptor: the service's descriptor.
-        service: has a coroutine method ``Name(request, context)`` for each RPC it serves.
+        servicers: have a coroutine method ``Name(request, context)`` for each RPC, the first that has it serves it.
         raw_requests: hand over requests as bytes, for those who pass them on.
         observer: takes note of calls that have ended.
     """
     boundary = _Boundary(observer or Observer())
     handlers = {
-        method.name: _method_handler(method, getattr(service, method.name, None), raw_requests, boundary)
+        method.name: _method_handler(method, _implementation(servicers, method.name), raw_requests, boundary)
         for method in descriptor.methods
     }
     return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
@@ -81,6 +81,10 @@ def service_handler(
 
 Method = Callable[[Any, Context], Awaitable[Message | bytes | None]]
 """One RPC's implementation."""
+
+
+def _implementation(servicers: Sequence[object], name: str) -> Method | None:
+    return next((method for one in servicers if (method := getattr(one, name, None)) is not None), None)
 
 
 def _method_handler(

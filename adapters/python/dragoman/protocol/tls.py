@@ -8,6 +8,7 @@ from typing import Any, Final
 import grpc
 from dragoman.protocol.addresses import TLS_CA, TLS_CERT, AddressError
 from dragoman.protocol.logs import Logger
+from dragoman.protocol.private import file_stamp
 from msgspec import Struct
 
 TLS_KEY: Final = "DRAGOMAN_TLS_KEY"
@@ -72,13 +73,9 @@ class TlsFiles(Struct, frozen=True):
             raise AddressError(f"{TLS_CERT} and {TLS_KEY} belong together: set both or neither")
         return files
 
-    def stamp(self) -> list[tuple[int, int, int]]:
-        """Return what differs once a file was replaced or written; empty if one is missing."""
-        try:
-            stats = [Path(path).stat() for path in self._paths() if path]
-        except OSError:
-            return []
-        return [(stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats]
+    def stamp(self) -> list[tuple[int, int, int] | None]:
+        """Return what differs once a file was replaced or written."""
+        return [file_stamp(Path(path)) for path in self._paths() if path]
 
     def read(self) -> _Pem:
         """Return what the files hold.

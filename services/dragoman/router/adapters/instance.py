@@ -22,7 +22,8 @@ class AdapterInstance:
         self.gone = Signal()
         """Set once this process is known not to answer ever again."""
         self.gone_because = ""
-        self._users = 0
+        self.users = 0
+        """How many calls and runs use it."""
         self._unused = asyncio.Event()
         self._unused.set()
         self._unused_since = asyncio.get_running_loop().time()
@@ -36,24 +37,19 @@ class AdapterInstance:
 
     def used(self) -> Held["AdapterInstance"]:
         """Count a user from now on, until the end of the block."""
-        self._users += 1
+        self.users += 1
         self._unused.clear()
         return Held(self, self._end_use)
 
     def _end_use(self) -> None:
-        self._users -= 1
-        if self._users == 0:
+        self.users -= 1
+        if self.users == 0:
             self._unused_since = asyncio.get_running_loop().time()
             self._unused.set()
 
-    @property
-    def users(self) -> int:
-        """The number of calls and runs that use it."""
-        return self._users
-
     def idle_s(self, now: float) -> float:
         """Return for how many seconds it has been unused, at this time of the event loop; 0 while it is used."""
-        return 0.0 if self._users else max(0.0, now - self._unused_since)
+        return 0.0 if self.users else max(0.0, now - self._unused_since)
 
     async def unused(self) -> None:
         """Wait until no call and no run uses it."""

@@ -7,7 +7,7 @@ So what a later revision of the contract adds passes through.
 import contextlib
 from collections.abc import AsyncIterator
 
-from dragoman.protocol.access import caller_name
+from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.logs import bind_context
 from dragoman.protocol.server import Context
@@ -153,7 +153,7 @@ class AdapterServicer(QueryServicer):
         by = "responder" if is_answer else "sender"
         if not getattr(request, by):
             # Appended, as the adapter's name is: only this router knows who called it.
-            named: Message = type(request)(**{by: caller_name()})  # type: ignore[arg-type]  # it knows fields one by one
+            named: Message = type(request)(**{by: current_caller().name})  # type: ignore[arg-type]  # it knows fields one by one
             data += named.SerializeToString()
         allowed = allow_answer if is_answer else allow_control
         located = await self._locator.resolve(request.run_id, allowed, request.adapter)

@@ -11,23 +11,6 @@ from dragoman.router.model.stored import TaskId
 from dragoman.v1 import router_pb2 as pb
 
 
-class Joined:
-    """Serves what several parts serve, each its own RPCs.
-
-    Args:
-        parts: objects with a coroutine method for each RPC.
-    """
-
-    def __init__(self, *parts: object) -> None:
-        self._parts = parts
-
-    def __getattr__(self, name: str) -> object:
-        for part in self._parts:
-            if (method := getattr(part, name, None)) is not None:
-                return method
-        raise AttributeError(name)
-
-
 class AgentServicer:
     """Serves stored agents."""
 

@@ -9,7 +9,7 @@ from dragoman.protocol.caller import RULES, current_caller
 from dragoman.protocol.server import Context
 from dragoman.router.model.ports import RequestPolicy
 from dragoman.router.model.quotas import Quota
-from dragoman.router.policy.quotas import Accounts, check_runs
+from dragoman.router.policy.quotas import Accounts, exceeded
 
 
 class CallQuotas:
@@ -57,8 +57,8 @@ class CallQuotas:
             DragomanError: QUOTA_EXCEEDED.
         """
         name, quota = current_caller().name, self._quota()
-        if quota is not None and quota.runs is not None:
-            check_runs(name, quota, live(name))
+        if quota is not None and quota.runs is not None and live(name) >= quota.runs:
+            raise exceeded(name, "runs", f"{quota.runs} live runs")
 
     @contextlib.contextmanager
     def _stream(self, context: Context, name: str) -> Iterator[Context]:

@@ -77,16 +77,6 @@ class Accounts:
         return account
 
 
-def check_runs(name: str, quota: Quota, live: int) -> None:
-    """Refuse another run to a caller that has as many as it may.
-
-    Raises:
-        DragomanError: QUOTA_EXCEEDED.
-    """
-    if quota.runs is not None and live >= quota.runs:
-        raise exceeded(name, "runs", f"{quota.runs} live runs")
-
-
 def exceeded(name: str, kind: str, limit: str, wait_s: float = 0.0) -> DragomanError:
     """Return the error for what is beyond a quota.
 

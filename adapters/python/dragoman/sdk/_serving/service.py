@@ -6,7 +6,7 @@ import functools
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 
-from dragoman.protocol.access import caller_name
+from dragoman.protocol.caller import current_caller
 from dragoman.protocol.errors import DragomanError, Reason, invalid, not_supported
 from dragoman.protocol.event_buffer import SequenceAheadError
 from dragoman.protocol.identity import (
@@ -132,7 +132,7 @@ class AdapterServicer(QueryServicer):
         check_name(self.info, request.adapter)
         run = self._runs.find(request.run_id)
         bind_context(run_id=run.run_id, adapter=self.info.type)
-        sequence = run.inputs.answer(request.request_id, request.answer, request.responder or caller_name())
+        sequence = run.inputs.answer(request.request_id, request.answer, request.responder or current_caller().name)
         return pb.RespondResponse(sequence=sequence)
 
     async def Send(self, request: pb.SendRequest, _context: Context) -> pb.SendResponse:  # noqa: N802
@@ -145,7 +145,7 @@ class AdapterServicer(QueryServicer):
         sequence = run.sent.repeated(request)
         if sequence is None:
             await run.attempting.wait()
-            sequence = await accept_input(run, request, request.sender or caller_name())
+            sequence = await accept_input(run, request, request.sender or current_caller().name)
         return pb.SendResponse(sequence=sequence)
 
     async def UpdateRun(self, request: pb.UpdateRunRequest, _context: Context) -> pb.UpdateRunResponse:  # noqa: N802
@@ -155,7 +155,7 @@ class AdapterServicer(QueryServicer):
         run = self._runs.find(request.run_id)
         bind_context(run_id=run.run_id, adapter=self.info.type)
         refuse_undeclared_update(self.info, request)
-        return pb.UpdateRunResponse(sequence=await run.updates.make(request, request.sender or caller_name()))
+        return pb.UpdateRunResponse(sequence=await run.updates.make(request, request.sender or current_caller().name))
 
     async def GetChanges(self, request: pb.GetChangesRequest, _context: Context) -> pb.GetChangesResponse:  # noqa: N802
         """Return what a run changed in its workspace."""
