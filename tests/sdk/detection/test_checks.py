@@ -74,7 +74,12 @@ def test_its_problems_are_passed_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "hint"), [("", "Install words."), ("mine", "Install it, or set config.command to its absolute path.")]
+    ("command", "hint"),
+    [
+        ("", "Install words."),
+        ("mine", "Install it, or set config.command to its absolute path."),
+        ("make test", "There is no shell: config.command is one program, and config.args has its arguments."),
+    ],
 )
 def test_a_program_that_is_not_there(command: str, hint: str) -> None:
     checks = Checks()

@@ -75,6 +75,13 @@ CASES = [
         words=["/x/claude does not exist, or the interpreter", "correct config.command"],
     ),
     Case(
+        "a line for a shell",
+        Evidence(SILENT, spawn_error="ENOENT", command="/usr/bin/make test"),
+        F,
+        pb.FAILURE_KIND_NOT_INSTALLED,
+        words=["no program '/usr/bin/make test'", "config.args has its arguments"],
+    ),
+    Case(
         "not executable",
         Evidence(SILENT, spawn_error="EACCES", command="/x"),
         F,

@@ -31,8 +31,8 @@ def config(pairs: Iterable[str], schema_json: str = "", *, option: str = "--conf
         schema_json: the configuration schema, if it is known: a setting that it declares as a string stays text.
         option: the option's name, for errors.
 
-    Example: ``["maxTurns=5", "command=make test", "limits.deep=true"]`` gives
-    ``{"maxTurns": 5, "command": "make test", "limits": {"deep": True}}``.
+    Example: ``["maxTurns=5", "command=/opt/my agent", "limits.deep=true"]`` gives
+    ``{"maxTurns": 5, "command": "/opt/my agent", "limits": {"deep": True}}``.
 
     Raises:
         click.BadParameter: a pair has no key, or two pairs contradict each other.

@@ -97,7 +97,7 @@ def execute_request(
 
     Example::
 
-        request = execute_request("process", config={"command": "make test"}, cwd="/srv/project")
+        request = execute_request("process", config={"command": "make", "args": ["test"]}, cwd="/srv/project")
         request.permissions.interactive = True
     """
     request = pb.ExecuteRequest(adapter=adapter, model=model, env=env, config=to_config(config))

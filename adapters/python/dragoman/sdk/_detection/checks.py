@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dragoman.sdk._detection.agent import config_dir
 from dragoman.sdk._encoding.config import as_string
 from dragoman.sdk._encoding.json_text import JsonValue
+from dragoman.sdk._output.outcome import ARGUMENTS_HINT, has_arguments
 from dragoman.sdk.spec import AgentSpec
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
@@ -57,6 +58,7 @@ def check_program(
     if not found.executable:
         what = command or " or ".join(spec.executables)
         hint = spec.install_hint if not command else "Install it, or set config.command to its absolute path."
+        hint = ARGUMENTS_HINT if has_arguments(command) else hint
         checks.add(_ERROR, "command_not_found", f"{what} was not found on the run's PATH.", hint=hint)
         return
     checks.add(_INFO, "command_found", f"The executable is {found.executable}.", detail=found.version)

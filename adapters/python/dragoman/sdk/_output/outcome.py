@@ -6,6 +6,7 @@ has succeeded nevertheless. An agent that normally reports its end, and did not,
 
 import signal
 from collections.abc import Callable
+from typing import Final
 
 from dragoman.protocol.clocks import FAILURE_BY_CLOCK, Clock
 from dragoman.protocol.failures import is_retryable
@@ -14,6 +15,7 @@ from dragoman.sdk._output.parser import FailureInfo, Report
 from dragoman.v1 import event_pb2 as pb
 from msgspec import Struct
 
+ARGUMENTS_HINT: Final = "There is no shell: config.command is one program, and config.args has its arguments."
 _MOST_CHARACTERS = 16 * 1024
 
 
@@ -126,7 +128,14 @@ def spawn_failure(errno_name: str, command: str, install_hint: str = "") -> Fail
     )
 
 
+def has_arguments(command: str) -> bool:
+    """Return whether a command looks like a program with arguments behind it, as in a shell."""
+    return len(command.split()) > 1
+
+
 def _not_found(command: str, install_hint: str) -> str:
+    if has_arguments(command):
+        return f"There is no program {command!r}. {ARGUMENTS_HINT}"
     if "/" in command:
         return (
             f"{command} does not exist, or the interpreter that its first line names does not."
