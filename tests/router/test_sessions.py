@@ -313,9 +313,9 @@ async def test_a_session_is_stored_for_the_adapter_that_left_it(store: Store) ->
         return event_pb2.AgentEvent(result=result)
 
     remarks: list[tuple[str, str]] = []
-    first = SessionId("c", "a", "fake", "t")
-    record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
-    session = RunSession(record, first, store, SystemClock(), lambda *remark: remarks.append(remark))
+    key = pb.SessionKey(company_id="c", agent_id="a", task_key="t")
+    record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0, session_key=key)
+    session = RunSession(record, store, SystemClock(), lambda *remark: remarks.append(remark))
     await session.hear(message(event_pb2.SESSION_CHANGE_SET, "s1"))
     record.adapter = "other"  # it fell back
     session.begin_anew()

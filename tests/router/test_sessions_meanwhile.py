@@ -10,7 +10,7 @@ import pytest
 from dragoman.protocol.errors import Reason
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import SessionId
-from dragoman.router.policy.sessions import SessionDecision, SessionRequest
+from dragoman.router.policy.sessions import SessionDecision, SessionRequest, key_of
 from dragoman.router.runs.sessions import RunSession
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.session_table import SessionTable
@@ -231,8 +231,8 @@ async def test_what_is_deleted_at_another_router_does_not_come_back_either(store
     key = SessionId("c", "a", "fake", "t")
     handle = event_pb2.SessionHandle(native_id="s1")
     await store.sessions.put(key, router_pb2.StoredSession(adapter="fake", handle=handle), 1.0)
-    record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
-    session = RunSession(record, key, store, SystemClock(), lambda *_remark: None)
+    record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0, session_key=key_of(key))
+    session = RunSession(record, store, SystemClock(), lambda *_remark: None)
     session.go_on_with(SessionRequest(stored_key=key, store_under=key, choice=SessionDecision(handle)))
     started = event_pb2.Started(session_disposition=event_pb2.SESSION_DISPOSITION_RESUME)
     await session.hear(event_pb2.AgentEvent(started=started))

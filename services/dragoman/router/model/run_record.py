@@ -77,6 +77,7 @@ class RunRecord:
             digest=stored.digest,
             labels=dict(summary.labels),
             inputs=dict.fromkeys(summary.waiting_input_ids),
+            session_key=summary.session_key if summary.HasField("session_key") else None,
             published_before=stored.logged + AHEAD,
             **{name: getattr(summary, name) for name in _IN_SUMMARY},
         )

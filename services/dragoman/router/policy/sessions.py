@@ -98,6 +98,11 @@ def key_of(session: SessionId) -> adapter_pb2.SessionKey:
     return adapter_pb2.SessionKey(company_id=session.company_id, agent_id=session.agent_id, task_key=session.task_key)
 
 
+def id_of(key: adapter_pb2.SessionKey, adapter: str) -> SessionId:
+    """Return what a session of an adapter with this key is stored by."""
+    return SessionId(key.company_id, key.agent_id, adapter, key.task_key)
+
+
 def cwd_of(request: adapter_pb2.ExecuteRequest) -> str | None:
     """Return the working directory of a request; ``None`` if it has none."""
     config = settings_of(request)

@@ -280,6 +280,35 @@ def bounded(
     return budget, " ".join(dict.fromkeys(why))
 
 
+def meter(own: bytes, most: Sequence[pb.Budget]) -> BudgetMeter | None:
+    """Return what counts the use of all attempts of a run; ``None`` if neither caller nor operator caps it."""
+    budget, _unkept = bounded(pb.Budget.FromString(own), most, None)
+    return BudgetMeter(budget) if budget.ByteSize() else None
+
+
+def lower(
+    request: adapter_pb2.ExecuteRequest,
+    own: bytes,
+    most: Sequence[pb.Budget],
+    description: adapter_pb2.DescribeResponse | None,
+) -> str:
+    """Lower the budget that an adapter gets as ``bounded`` does; return what cannot be kept, for people.
+
+    Args:
+        request: what it gets.
+        own: the caller's budget, serialized.
+        most: the highest caps.
+        description: the adapter's; of one that gives none nothing is known to be reported.
+    """
+    if not most:
+        return ""
+    budget, unkept = bounded(pb.Budget.FromString(own), most, description or adapter_pb2.DescribeResponse())
+    request.limits.ClearField("budget")
+    if budget.ByteSize():
+        request.limits.budget.CopyFrom(budget)
+    return unkept
+
+
 def status(budget: LabelBudget, account: Account, spent: Spent) -> router_pb2.BudgetStatus:
     """Return a budget as ``ListBudgets`` shows it."""
     shown = router_pb2.BudgetStatus(

@@ -6,7 +6,7 @@ a notice reports each adapter that rejects the run.
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from dragoman.protocol.budgets import BudgetMeter, narrowed_budget
+from dragoman.protocol.budgets import narrowed_budget
 from dragoman.protocol.errors import DragomanError
 from dragoman.protocol.texts import enum_name
 from dragoman.router.adapters.backend import AdapterBackend
@@ -18,7 +18,7 @@ from dragoman.router.policy.fallback import (
     with_remaining_time,
 )
 from dragoman.router.policy.next_step import Failed, Fallback, Outcome, Rejected, Retry
-from dragoman.router.policy.spending import bounded
+from dragoman.router.policy.spending import lower, meter
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.inputs import Declined, Refused, StatusReported
@@ -74,7 +74,7 @@ class AttemptScheduler:
             DragomanError: no adapter accepts it.
         """
         self._most = most
-        self._course.meter = _meter(self._own, most)
+        self._course.meter = meter(self._own, most)
         outcome = await self._attempts(is_first=True)
         while outcome is not None and not self._run.is_ending and await self._fall_back(outcome):
             outcome = await self._attempts()
@@ -103,7 +103,8 @@ class AttemptScheduler:
         if progress_of(run.state).was_queued and not run.is_ending:
             # Another one may have gone elsewhere with the task.
             await self._refuse_move(run, run.backend)
-        _lower(run, request, self._own, self._most)
+        if unkept := lower(request, self._own, self._most, run.backend.record.description):
+            run.notices.warn("budget_unknown", unkept)
         refuse(run, request)
         if is_first and not run.is_ending:
             await self._prepare(request)
@@ -241,22 +242,3 @@ class AttemptScheduler:
             else:
                 return step.adapter, backend
         return None
-
-
-def _meter(own: bytes, most: Sequence[pb.Budget]) -> BudgetMeter | None:
-    budget, _unkept = bounded(pb.Budget.FromString(own), most, None)
-    return BudgetMeter(budget) if budget.ByteSize() else None
-
-
-def _lower(run: Run, request: adapter_pb2.ExecuteRequest, own: bytes, most: Sequence[pb.Budget]) -> None:
-    """Lower the budget that an adapter gets to those of the operator, as far as it reports what they cap."""
-    if not most:
-        return
-    budget, unkept = bounded(
-        pb.Budget.FromString(own), most, run.backend.record.description or adapter_pb2.DescribeResponse()
-    )
-    request.limits.ClearField("budget")
-    if budget.ByteSize():
-        request.limits.budget.CopyFrom(budget)
-    if unkept:
-        run.notices.warn("budget_unknown", unkept)

@@ -36,13 +36,7 @@ class TaskExclusion:
                 raise _busy(other.run_id, other.adapter)
 
     def refuse_beside(self, task: tuple[str, str, str], backend: AdapterBackend, but: Run | None = None) -> None:
-        """Refuse a run beside the others of this router.
-
-        Args:
-            task: its company, agent and task; an empty task is none.
-            backend: its adapter.
-            but: the run itself, if it is to go on there.
-        """
+        """Refuse a run of a company, agent and task beside those of this router; ``but`` is itself, as it moves."""
         for run in self._live() if task[-1] else ():
             record = run.record
             # For a move: whose attempt has failed, too, or no adapter has, is not at work.

@@ -15,9 +15,9 @@ from dragoman.router.model.ports import Clock
 from dragoman.router.model.requests import orphan_after_s, safe_labels
 from dragoman.router.model.retention import RetainedRuns
 from dragoman.router.model.run_record import RunRecord
-from dragoman.router.model.stored import SessionId, StoredRun
+from dragoman.router.model.stored import StoredRun
 from dragoman.router.model.tasks import Tasks, nothing
-from dragoman.router.policy.sessions import SessionRequest
+from dragoman.router.policy.sessions import SessionRequest, key_of
 from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.admission import AdmissionController
 from dragoman.router.runs.attempts import AttemptScheduler
@@ -119,11 +119,12 @@ class RunRegistry:
         record.started_by = current_caller().name
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, safe_labels(request)
+        record.session_key = key_of(session.store_under) if session.store_under is not None else None
         run = self._add(Run(record, backend, self.host, orphan_after_s(request)), orphan_after_s(request))
         run.span = self.tracing.begin(run.record.adapter, request)
         run.log = run.log.bind(**run.span.trace.fields)
         self._admission.plan(run, request)
-        run.session = self.sessions.follow(record, session.store_under, run.notices.warn)
+        run.session = self.sessions.follow(record, run.notices.warn)
         # The caller's own limit is applied here; for the adapter this router is the client that may get lost.
         request.adapter = backend.record.type
         request.ClearField("batching")  # how the caller gets the events is not how the router gets them
@@ -158,11 +159,9 @@ class RunRegistry:
         if (own := self._runs.get(stored.run_id)) is not None:
             self._drop(stored.run_id)
             own.send(LeaseLost())  # the same run takes its place, and its adapter stays here
-        record, key = RunRecord.of_stored(stored), stored.state.run.session_key
+        record = RunRecord.of_stored(stored)
         run = Run(record, backend, self.host, stored.orphan_after, Recovering(INHERITED, at))
-        if stored.state.run.HasField("session_key"):
-            kept_by = SessionId(key.company_id, key.agent_id, record.adapter, key.task_key)
-            run.session = self.sessions.follow(record, kept_by, run.notices.warn)
+        run.session = self.sessions.follow(record, run.notices.warn)
         self._add(run, stored.orphan_after, stored)
         # A client that held it may come back, as after a stream that the server ended.
         run.keepalive.acquire()

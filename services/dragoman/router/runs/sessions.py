@@ -35,20 +35,18 @@ class RunSession:
     """What happens to one run's session.
 
     Args:
-        kept_by: what the session it leaves is stored by, but for the adapter.
+        record: the run, with the key that the session it leaves is stored under.
         remark: emits a notice to the run's readers: a code and a text.
     """
 
     def __init__(
         self,
         record: RunRecord,
-        kept_by: SessionId,
         store: Store,
         clock: Clock,
         remark: Callable[[str, str], None],
     ) -> None:
         self._record = record
-        self._kept_by = kept_by
         self._store = store
         self._clock = clock
         self._remark = remark
@@ -63,7 +61,7 @@ class RunSession:
         """Say what was decided, which its adapter is about to get."""
         native_id = selected.choice.native_id
         self._report = replace(self._report, resumed_id=native_id)
-        self._is_stored = bool(native_id) and selected.stored_key == self._kept_by
+        self._is_stored = bool(native_id) and selected.stored_key == self._key
         self._deleted.clear()
 
     def begin_anew(self) -> None:
@@ -78,7 +76,8 @@ class RunSession:
 
     @property
     def _key(self) -> SessionId:
-        return replace(self._kept_by, adapter=self._record.adapter)
+        assert self._record.session_key is not None
+        return rules.id_of(self._record.session_key, self._record.adapter)
 
     async def hear(self, event: event_pb2.AgentEvent) -> None:
         """Note an event before it is published: a reader of a result may resume its session."""
@@ -194,14 +193,11 @@ class Sessions:
         why = await _misfit(handle, request, backend)
         return SessionDecision(reason=why) if why else SessionDecision(handle)
 
-    def follow(
-        self, record: RunRecord, kept_by: SessionId | None, remark: Callable[[str, str], None]
-    ) -> RunSession | None:
+    def follow(self, record: RunRecord, remark: Callable[[str, str], None]) -> RunSession | None:
         """Begin to follow what becomes of a run's session, unless it has no key, and so is not stored here."""
-        if kept_by is None:
+        if record.session_key is None:
             return None
-        record.session_key = rules.key_of(kept_by)
-        session = RunSession(record, kept_by, self._run_log.store, self._clock, remark)
+        session = RunSession(record, self._run_log.store, self._clock, remark)
         self._followed.add(session)
         return session
 
