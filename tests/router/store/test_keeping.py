@@ -15,7 +15,6 @@ from dragoman.router.storage.lease_table import LeaseTable
 from dragoman.router.storage.leases import LEASE_S, StoreHealth
 from dragoman.router.storage.logged import RowState
 from dragoman.router.storage.retention import RetentionPolicy, RetentionTask
-from dragoman.router.storage.retention_table import RetentionTable
 from dragoman.router.storage.run_log import RunLog
 from dragoman.router.storage.store import Store
 from dragoman.router.system import SystemClock
@@ -49,7 +48,6 @@ class Slow(Store):
         self.gate = asyncio.Event()
         self.forgetting = asyncio.Event()
         self.renewed: asyncio.Queue[float] = asyncio.Queue()
-        self.retention = SlowRetention(database, self)
         self.leases = FailingLeases(database, self)
 
     async def write(self, events: Any, runs: Any, new: Container[str] = ()) -> list[str]:
@@ -57,19 +55,13 @@ class Slow(Store):
             raise StoreError("it is not there")
         return await super().write(events, runs, new)
 
+    async def delete_old(self, *, before: float, most_bytes: int) -> int:
+        self.forgetting.set()
+        await self.gate.wait()
+        return await super().delete_old(before=before, most_bytes=most_bytes)
+
     async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[object]:  # type: ignore[override]  # never returns
         raise StoreError("it is not there")
-
-
-class SlowRetention(RetentionTable):
-    def __init__(self, database: Database, store: Slow) -> None:
-        super().__init__(database)
-        self.store = store
-
-    async def delete_old(self, *, before: float, most_bytes: int) -> int:
-        self.store.forgetting.set()
-        await self.store.gate.wait()
-        return await super().delete_old(before=before, most_bytes=most_bytes)
 
 
 class FailingLeases(LeaseTable):
@@ -114,12 +106,12 @@ async def test_all_that_is_old_is_forgotten_some_at_once(store: Store) -> None:
     await asyncio.gather(*(store.begin(ended(f"r{number}", number / 10)) for number in range(450)))
     for run in (ended("new", 950.0), a_run("live")):
         await store.begin(run)
-    assert await store.retention.delete_old(before=10.0, most_bytes=1000) == 100
+    assert await store.delete_old(before=10.0, most_bytes=1000) == 100
     await RetentionTask(store, clock, KEPT).forget()
     assert await store.run("r449") is None
     assert await store.run("new") is not None
     assert await store.run("live") is not None
-    assert await store.retention.delete_old(before=900.0, most_bytes=1000) == 0
+    assert await store.delete_old(before=900.0, most_bytes=1000) == 0
 
 
 async def test_sessions_that_no_run_uses_are_forgotten(store: Store) -> None:

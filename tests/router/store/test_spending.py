@@ -50,12 +50,12 @@ async def test_what_is_spent_outlives_its_run_but_not_one_that_never_was(store: 
         await store.write(
             [], [a_run(str(number), state=run.state, finished_at=number, spent={MINE: Spent(cost=number)})]
         )
-    assert await store.retention.delete_old(before=2.5, most_bytes=10) == 2
+    assert await store.delete_old(before=2.5, most_bytes=10) == 2
     assert await store.spending.spent(MINE) == Spent(cost=6)
     assert await store.spending.fold(before=0.0) == 2
     assert await of_run(store, "1") == {}
     assert await store.spending.spent(MINE) == Spent(cost=6)
-    assert await store.retention.delete_old(before=9, most_bytes=10) == 1
+    assert await store.delete_old(before=9, most_bytes=10) == 1
     assert await store.spending.spent(MINE) == Spent(cost=6)
     await store.write([], [a_run("refused", spent={MINE: Spent(cost=10)})], {"refused"})
     await store.remove("refused", "one")
@@ -77,7 +77,7 @@ async def test_what_a_run_has_spent_is_added_up_once_after_its_end(store: Store)
     assert await of_run(store, "r") == {}
     assert await of_run(store, "live") == {MINE: Spent(cost=2, runs=1)}
     assert await store.spending.fold(before=6.0) == 0
-    assert await store.retention.delete_old(before=9.0, most_bytes=10) == 1
+    assert await store.delete_old(before=9.0, most_bytes=10) == 1
     assert await store.spending.spent(MINE) == Spent(cost=9, runs=2)
 
 

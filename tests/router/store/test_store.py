@@ -282,7 +282,7 @@ async def test_old_and_too_many_runs_are_forgotten_with_their_events(store: Stor
     for run in (ended("old", 1.0, 10), ended("large", 8.0, 100), ended("new", 9.0, 50), a_run("live")):
         await store.begin(run)
         await store.write([StoredEvents(run.run_id, 1, 1, [b"e"])], [run])
-    assert await store.retention.delete_old(before=2.0, most_bytes=100) == 2
+    assert await store.delete_old(before=2.0, most_bytes=100) == 2
     assert [run.run_id for run in await store.runs(RunQuery(), before=None, size=9)] == ["new", "live"]
     assert await store.events("large", 0) == []
     assert await store.events("new", 0) != []
@@ -291,8 +291,8 @@ async def test_old_and_too_many_runs_are_forgotten_with_their_events(store: Stor
 async def test_many_bytes_are_not_forgotten_at_once(store: Store) -> None:
     for number in range(3):
         await store.begin(ended(f"r{number}", float(number), 30 * MIB))
-    assert await store.retention.delete_old(before=9.0, most_bytes=MIB) == 2
-    assert await store.retention.delete_old(before=9.0, most_bytes=MIB) == 1
+    assert await store.delete_old(before=9.0, most_bytes=MIB) == 2
+    assert await store.delete_old(before=9.0, most_bytes=MIB) == 1
 
 
 class Overtaken:
@@ -305,7 +305,7 @@ class Overtaken:
 
     async def fetch(self, sql: str, values: Mapping[str, Value]) -> list[Row]:
         rows = await self._database.fetch(sql, values)
-        await self._other.retention.delete_old(before=0.0, most_bytes=100)
+        await self._other.delete_old(before=0.0, most_bytes=100)
         return rows
 
     async def execute(self, statements: Iterable[Statement]) -> list[int]:
@@ -326,7 +326,7 @@ async def test_several_routers_that_forget_at_once_forget_no_more_than_one(datab
     await store.open()
     for number in range(20):
         await store.begin(ended(f"r{number:02}", float(number), 10))
-    await store.retention.delete_old(before=0.0, most_bytes=100)
+    await store.delete_old(before=0.0, most_bytes=100)
     left = await store.runs(RunQuery(), before=None, size=99)
     assert {run.run_id for run in left} == {f"r{number}" for number in range(10, 20)}
     await store.close()

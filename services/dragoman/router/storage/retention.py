@@ -65,7 +65,7 @@ class RetentionTask:
             await self._store.active.delete_unused(before=now - max(kept.sessions_s, _ACTIVE_S))
         await self._store.spending.delete_ended(before=now - _SPENDING_S)
         began = self._clock.monotonic()
-        while await self._store.spending.fold(before=now - _FOLDED_S) or await self._store.retention.delete_old(
+        while await self._store.spending.fold(before=now - _FOLDED_S) or await self._store.delete_old(
             before=now - kept.seconds, most_bytes=kept.most_bytes
         ):
             # As long as that took, the log is others': several routers may write to one file.

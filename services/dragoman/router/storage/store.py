@@ -1,15 +1,15 @@
-"""The run log in its database: runs and their events; leases, sessions and retention are tables of their own."""
+"""The run log in its database: runs and their events, beside tables for leases, sessions, agents and spending."""
 
 import itertools
 from collections.abc import Container, Mapping, Sequence
 from typing import Final, cast
 
+from dragoman.protocol.limits import MIB
 from dragoman.router.model.stored import RunQuery, StoredEvents, StoredProgress, StoredRun
 from dragoman.router.storage.agent_table import ActiveTable, AgentTable
 from dragoman.router.storage.batches import unpack
 from dragoman.router.storage.database import Database, Statement, Table, Value
 from dragoman.router.storage.lease_table import LeaseTable
-from dragoman.router.storage.retention_table import RetentionTable
 from dragoman.router.storage.rows import RUN_COLUMNS, addition, insertion, runs_sql, stored_run, update
 from dragoman.router.storage.session_table import SessionTable
 from dragoman.router.storage.spending_table import SpendingTable, written
@@ -40,6 +40,17 @@ _PAGE: Final = (
     f"SELECT first, last, data FROM events WHERE {_BEHIND}"  # noqa: S608 - constants
     f" AND first <= (SELECT max(first) FROM ({_SUMS}) AS sums WHERE upto - size < :most) ORDER BY first LIMIT :size"
 )
+_FORGOTTEN_AT_ONCE: Final = 200
+_FREED_AT_ONCE: Final = 32 * MIB
+"""Bytes after which no more runs are forgotten at once: SQLite writes nothing else meanwhile."""
+_FINISHED: Final = "FROM runs WHERE finished_at IS NOT NULL"
+_OLDEST: Final = (
+    f"SELECT finished_at, run_id, bytes, (SELECT CAST(sum(bytes) AS bigint) {_FINISHED}) AS kept {_FINISHED}"
+    " ORDER BY finished_at, run_id LIMIT :size"
+)
+_UP_TO: Final = f"{_FINISHED} AND (finished_at, run_id) <= (:finished_at, :run_id)"
+_FORGET_EVENTS: Final = f"DELETE FROM events WHERE run_id IN (SELECT run_id {_UP_TO})"  # noqa: S608 - constants
+_FORGET_RUNS: Final = f"DELETE {_UP_TO}"
 
 
 class Store(Table):
@@ -52,7 +63,6 @@ class Store(Table):
         self.agents = AgentTable(database)
         self.active = ActiveTable(database)
         self.spending = SpendingTable(database)
-        self.retention = RetentionTable(database)
 
     async def open(self) -> None:
         """Connect, and bring the schema up to date."""
@@ -161,6 +171,29 @@ class Store(Table):
     async def remove(self, run_id: str, owner: str) -> None:
         """Delete a run and its events, if it is still this owner's."""
         await self._database.execute(_removal("owner = :owner", {"run_id": run_id, "owner": owner}))
+
+    async def delete_old(self, *, before: float, most_bytes: int) -> int:
+        """Delete finished runs that are too old, and the oldest of those that are too many; at most some at once.
+
+        Args:
+            before: what ended before this, in seconds since the epoch, goes.
+            most_bytes: what may be kept.
+
+        Returns:
+            How many went; 0 if no more has to.
+        """
+        # The sum and the rows are of one moment: of several routers that do this at once, none takes too much.
+        rows = await self._database.fetch(_OLDEST, {"size": _FORGOTTEN_AT_ONCE})
+        kept = cast("int", rows[0][3]) if rows else 0
+        number = freed = 0
+        for finished_at, _, size, _ in cast("list[tuple[float, str, int, int]]", rows):
+            if (finished_at >= before and kept - freed <= most_bytes) or freed > _FREED_AT_ONCE:
+                break
+            number, freed = number + 1, freed + size
+        if number:
+            values = {"finished_at": rows[number - 1][0], "run_id": rows[number - 1][1]}
+            await self._database.execute([(_FORGET_EVENTS, values), (_FORGET_RUNS, values)])
+        return number
 
 
 def _removal(condition: str, values: Mapping[str, Value]) -> list[Statement]:
