@@ -82,8 +82,12 @@ def _parse(data: bytes) -> pb.AgentEvent:
         raise MalformedEventError("these bytes are not an AgentEvent") from error
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a number and the position after it. The message was parsed before, so it is there."""
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a number and the position after it.
+
+    Raises:
+        IndexError: the data ends before it does.
+    """
     value = shift = 0
     while True:
         byte = data[position]
@@ -94,7 +98,8 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _encode_varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
+    """Return a number in seven bits a byte, the lowest first, as Protobuf has it."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -148,8 +153,8 @@ def _message(events: list[bytes], last: int) -> bytes:
         return events[0]
     parts = bytearray()
     for data in events:
-        parts += b"\x0a" + _encode_varint(len(data)) + data
-    return b"\x09" + struct.pack("<Q", last) + _encode_varint(BATCH << 3 | 2) + _encode_varint(len(parts)) + parts
+        parts += b"\x0a" + encode_varint(len(data)) + data
+    return b"\x09" + struct.pack("<Q", last) + encode_varint(BATCH << 3 | 2) + encode_varint(len(parts)) + parts
 
 
 def split(data: bytes) -> list[bytes]:
@@ -175,14 +180,14 @@ def _members(data: bytes, field_number: int) -> list[bytes] | None:
     found: list[bytes] = []
     position = 0
     while position < len(data):
-        tag, position = _varint(data, position)
+        tag, position = read_varint(data, position)
         wire_type = tag & 7
         if wire_type == 0:
-            _, position = _varint(data, position)
+            _, position = read_varint(data, position)
         elif wire_type == 1:
             position += 8
         elif wire_type == 2:
-            length, position = _varint(data, position)
+            length, position = read_varint(data, position)
             if tag >> 3 == field_number:
                 found.append(data[position : position + length])
             position += length

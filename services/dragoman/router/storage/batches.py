@@ -2,16 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
+from dragoman.protocol.wire import encode_varint, read_varint
+
 
 def pack(events: Iterable[bytes]) -> bytes:
     """Return events as one value."""
     packed = bytearray()
     for data in events:
-        length = len(data)
-        while length >= 0x80:
-            packed.append(length & 0x7F | 0x80)
-            length >>= 7
-        packed.append(length)
+        packed += encode_varint(len(data))
         packed += data
     return bytes(packed)
 
@@ -24,16 +22,10 @@ def unpack(packed: bytes) -> Iterator[bytes]:
     """
     position = 0
     while position < len(packed):
-        length = shift = 0
-        while True:
-            if position >= len(packed) or shift > 28:
-                raise ValueError("a length is truncated or too long")
-            byte = packed[position]
-            position += 1
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
+        try:
+            length, position = read_varint(packed, position)
+        except IndexError as error:
+            raise ValueError("a length is truncated") from error
         if position + length > len(packed):
             raise ValueError("an event is truncated")
         yield packed[position : position + length]
