@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from dragoman.protocol.errors import Reason
@@ -18,6 +19,7 @@ from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.inputs import Accepted, Assigned
 from dragoman.router.runs.intake import EventIntake
 from dragoman.router.runs.state import is_over
+from dragoman.router.storage.ledger import RunLedger
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
@@ -196,7 +198,7 @@ async def test_a_batch_that_was_not_requested_is_taken(folder: Path) -> None:
 def followed() -> tuple[Run, EventIntake]:
     record = RunRecord(run_id=RUN_ID, adapter="fake", accepted_at=0.0)
     run = Run(record, BACKEND, RunHost(CLOCK, Tasks()))
-    run.ledger = Unlogged()
+    run.ledger = cast("RunLedger", Unlogged())
     run.send(Assigned(Dispatched("unix:/a", "i")))
     run.send(Accepted())
     return run, EventIntake(run, CLOCK)

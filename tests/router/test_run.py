@@ -28,7 +28,7 @@ CLOCK = SystemClock()
 BACKEND = cast("AdapterBackend", SimpleNamespace(record=AdapterRecord(AdapterSpec("fake", Source.ADDRESS), 0)))
 
 
-class Marking(RunLedger):
+class Marking:
     """An entry that notes which sequences were to be published, and what had been published by then."""
 
     is_taken = is_begun = False
@@ -67,7 +67,7 @@ def followed() -> tuple[Run, Marking, EventIntake]:
     record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
     run = Run(record, BACKEND, RunHost(CLOCK, Tasks()))
     marking = Marking(run)
-    run.ledger = marking
+    run.ledger = cast("RunLedger", marking)
     run.send(Assigned(Dispatched("unix:/a", "i")))
     run.send(Accepted())
     return run, marking, EventIntake(run, CLOCK)

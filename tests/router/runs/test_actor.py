@@ -24,6 +24,7 @@ from dragoman.router.runs.course import Course
 from dragoman.router.runs.intake import EventIntake
 from dragoman.router.runs.sessions import RunSession
 from dragoman.router.runs.state import ImpossibleInputError
+from dragoman.router.storage.ledger import RunLedger
 from dragoman.router.storage.reader import StoredEventReader
 from dragoman.router.storage.store import Store
 from dragoman.router.system import SystemClock
@@ -59,7 +60,7 @@ class World:
         host = RunHost(SystemClock(), Tasks(), closed=self.closed.append)
         record = RunRecord(run_id="r", adapter="fake", accepted_at=0.0)
         self.run = Run(record, cast("AdapterBackend", backend), host)
-        self.run.ledger = Unlogged()
+        self.run.ledger = cast("RunLedger", Unlogged())
         self.run.course = Course(Rules(adapter_pb2.Fallback(), 5))
         self.intake = EventIntake(self.run, SystemClock())
         self.reader: Reader = self.run.fanout.reader()
@@ -229,7 +230,7 @@ async def test_an_input_that_cannot_happen_raises_and_changes_nothing() -> None:
 @pytest.mark.parametrize(("count", "size"), [(64, 4_040), (256, 1_000), (1, MAX_EVENT_BYTES)])
 async def test_no_batch_and_no_event_drops_a_reader_that_keeps_up(count: int, size: int) -> None:
     run = World().run
-    run.ledger.logged = 0  # type: ignore[misc]  # the log has nothing of it yet
+    run.ledger.logged = 0  # the log has nothing of it yet
     reader = StoredEventReader(cast("Store", None), "r", 0, fanout=run.fanout)
     run.fanout.send_ephemeral(b"notice")
     batch = [pb.AgentEvent(sequence=1 + number, text=pb.Text(delta="x" * (size - 20))) for number in range(count)]

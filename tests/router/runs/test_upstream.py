@@ -17,6 +17,7 @@ from dragoman.router.runs.actor import Run, RunHost
 from dragoman.router.runs.inputs import Accepted, CancelRequested
 from dragoman.router.runs.state import is_over
 from dragoman.router.runs.upstream import ReconnectPolicy, UpstreamStream
+from dragoman.router.storage.ledger import RunLedger
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2
 
@@ -87,7 +88,7 @@ def started_at(channel: Unreachable) -> Run:
     record = AdapterRecord(AdapterSpec("fake", Source.ADDRESS), 0)
     backend = cast("AdapterBackend", SimpleNamespace(record=record))
     run = Run(RunRecord(run_id="r", adapter="fake", accepted_at=0.0), backend, RunHost(CLOCK, Tasks()))
-    run.ledger = Unlogged()
+    run.ledger = cast("RunLedger", Unlogged())
     run.assign(AdapterInstance(cast("AdapterChannel", channel), pb.DescribeResponse(instance_id="i")))
     return run
 
@@ -128,7 +129,7 @@ async def test_a_run_that_is_cancelled_while_its_assignment_is_stored_never_goes
         async def assigned(self) -> None:
             run.send(CancelRequested())
 
-    run.ledger = Storing()
+    run.ledger = cast("RunLedger", Storing())
     await UpstreamStream(run, CLOCK, 30.0).execute(None)
     assert await run.until(is_over, 9)
     assert run.record.result is not None

@@ -2,16 +2,12 @@
 
 import sys
 
-from dragoman.router.storage.ledger import RunLedger
 
-
-class Unlogged(RunLedger):
+class Unlogged:
     """A run's entry in it."""
 
     is_begun, is_taken = True, False
     logged = sys.maxsize
-
-    def __init__(self) -> None: ...
 
     def changed(self) -> None: ...
 

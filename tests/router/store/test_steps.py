@@ -35,7 +35,7 @@ async def test_many_runs_are_written_in_steps_and_first_what_others_may_wait_for
     for run in runs:
         assert await has_begun(run)
     steps: list[set[str]] = []
-    harness.store.written = lambda: steps.append({run.entry.stored.run_id for run in runs if run.logged})
+    harness.store.written = lambda: steps.append({run.stored.run_id for run in runs if run.logged})
     harness.store.open_gate.clear()
     late = harness.run("late")
     beginning = asyncio.ensure_future(has_begun(late))

@@ -144,7 +144,7 @@ async def test_what_waits_is_bounded_and_what_was_let_go_is_a_gap(harness: Write
     harness.store.fails = True
     for sequence in range(1, 31):
         run.append(sequence, b"x" * 100)
-    assert run.entry.waiting_bytes <= 1000
+    assert run.waiting_bytes <= 1000
     harness.store.fails = False
     assert await run.flushed(DEADLINE_S)
     kept = await harness.kept()
@@ -221,7 +221,7 @@ async def test_a_run_that_no_database_can_keep_keeps_no_other_from_being_written
     assert await harness.kept() == [b"e"]
     assert harness.notices == ["log_gap"]
     odd.append(2**63 + 1, b"x" * 5000)
-    assert odd.entry.waiting_bytes == 0
+    assert odd.waiting_bytes == 0
 
 
 async def test_a_run_that_no_database_can_begin_is_no_outage_for_the_others(
@@ -302,7 +302,7 @@ async def test_what_comes_meanwhile_is_not_waited_for(harness: WriterHarness) ->
     for one in (run, other):
         await has_begun(one)
     # There is more to write whenever something was written.
-    harness.store.written = lambda: other.append(other.entry.last + 1, b"e")
+    harness.store.written = lambda: other.append(other.last + 1, b"e")
     other.append(1, b"e")
     run.append(1, b"mine")
     assert await harness.writer.flushed(harness.writer.backlog, DEADLINE_S / 4)
@@ -335,13 +335,13 @@ async def test_a_backlog_is_written_in_steps_and_no_run_waits_for_the_longest(da
         run.append(sequence, bytes(WRITE_BYTES // 16))
     state = router_pb2.GetRunResponse(run=router_pb2.RunSummary(run_id="r", adapter="over"))
     over = replace(await harness.stored(), state=state, finished_at=7.0)
-    run.entry.snapshot = lambda: over
+    run.snapshot = lambda: over
     run.over()
     await asyncio.wait_for(store.is_waiting.wait(), DEADLINE_S)  # the first step is begun
     other.append(1, b"e")
 
     def note() -> None:
-        tried.append((run.logged, run.entry.stored.finished_at, other.logged))
+        tried.append((run.logged, run.stored.finished_at, other.logged))
 
     store.written = note
     store.open_gate.set()
@@ -371,10 +371,10 @@ async def test_a_run_that_began_and_ended_while_the_store_failed_is_not_over_bef
     assert await has_begun(run)
     for sequence in range(1, 33):
         run.append(sequence, bytes(WRITE_BYTES // 16))
-    over = replace(run.entry.stored, finished_at=7.0)
-    run.entry.snapshot = lambda: over
+    over = replace(run.stored, finished_at=7.0)
+    run.snapshot = lambda: over
     run.over()
-    store.written = lambda: seen.append((run.logged, run.entry.stored.finished_at))
+    store.written = lambda: seen.append((run.logged, run.stored.finished_at))
     store.fails = False
     assert await run.flushed(DEADLINE_S)
     assert len(seen) > 1
@@ -410,7 +410,7 @@ async def test_nothing_of_a_run_is_written_while_it_is_begun(harness: WriterHarn
 
 async def removed(harness: WriterHarness, run: RunLedger) -> bool:
     """Wait until a run that never was is forgotten; False if something is left of it."""
-    run_id = run.entry.stored.run_id
+    run_id = run.stored.run_id
     assert await run.flushed(DEADLINE_S)
     assert not harness.writer.backlog.is_removing(run_id)
     assert not harness.lost
@@ -543,13 +543,13 @@ async def _until(condition: object) -> None:
 async def test_the_row_of_a_run_is_written_when_it_changed_and_not_with_every_event(harness: WriterHarness) -> None:
     run = harness.run()
     await has_begun(run)
-    snapshot, asked = run.entry.snapshot, []
+    snapshot, asked = run.snapshot, []
 
     def counted() -> StoredRun:
-        asked.append(run.entry.last)
+        asked.append(run.last)
         return snapshot()
 
-    run.entry.snapshot = counted
+    run.snapshot = counted
     for sequence in range(1, 4):
         run.append(sequence, b"text", changes_row=False)
         assert await run.flushed(DEADLINE_S)

@@ -9,7 +9,6 @@ import pytest
 from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
 from dragoman.router.storage.database import Database, StoreError
 from dragoman.router.storage.ledger import RunLedger
-from dragoman.router.storage.logged import LoggedRun
 from dragoman.router.storage.store import Store
 from dragoman.router.storage.writer import Writer
 from dragoman.v1 import router_pb2
@@ -64,9 +63,9 @@ class Failing(Store):
 def written_by(writer: Writer, stored: StoredRun, **fields: Any) -> RunLedger:
     """The entry of a run that a writer follows."""
     facts = {"snapshot": lambda: stored, "remark": lambda *_: None, "lost": lambda: None} | fields
-    run = LoggedRun(stored, **facts)
+    run = RunLedger(stored, writer=writer, **facts)
     writer.backlog.add(run)
-    return RunLedger(writer, run)
+    return run
 
 
 async def has_begun(run: RunLedger) -> bool:

@@ -51,7 +51,7 @@ class WaitingEvent(Struct, frozen=True, gc=False):
 
 
 class LoggedRun(Struct, eq=False):
-    """A run as its writer sees it. Made by ``RunLog.follow``."""
+    """A run as its writer sees it."""
 
     stored: StoredRun
     """Its row as it was written last."""
@@ -114,7 +114,7 @@ class LoggedRun(Struct, eq=False):
         """Whether the writer has something to write of it."""
         return self.written < self.changes and (not self.is_gone or self.state is _REMOVED)
 
-    def may_publish(self, sequence: int) -> bool:
+    def is_publishable(self, sequence: int) -> bool:
         """Return whether a sequence may be published: a router that takes the run over leaves it out, too."""
         return sequence <= self.noted + AHEAD or self.is_gone
 

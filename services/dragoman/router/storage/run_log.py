@@ -16,7 +16,7 @@ from dragoman.router.model.tasks import nothing
 from dragoman.router.storage.database import StoreError, in_time
 from dragoman.router.storage.leases import LEASE_S, RunOwnership
 from dragoman.router.storage.ledger import RunLedger
-from dragoman.router.storage.logged import LoggedRun, RowState
+from dragoman.router.storage.logged import RowState
 from dragoman.router.storage.retention import RetentionPolicy, RetentionTask
 from dragoman.router.storage.store import Store
 from dragoman.router.storage.writer import Writer
@@ -129,10 +129,10 @@ class RunLog:
             )
 
         row, state = stored or snapshot(), RowState.NEW if stored is None else RowState.STORED
-        upto = row.logged
-        run = LoggedRun(row, snapshot, remark, lost, state, last=upto, logged=upto, noted=upto, size=row.size)
+        run = RunLedger(row, snapshot, remark, lost, state, writer=self.writer, size=row.size)
+        run.last = run.logged = run.noted = row.logged
         self.writer.backlog.add(run)
-        return RunLedger(self.writer, run)
+        return run
 
     async def find(self, run_id: str) -> StoredRun | None:
         """Return a stored run; ``None`` if there is none.
