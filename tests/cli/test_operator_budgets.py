@@ -4,6 +4,9 @@ import json
 import tempfile
 from pathlib import Path
 
+from dragoman.testkit.fakes.adapter import FakeAdapter, serving
+from dragoman.v1 import router_pb2
+
 from tests.cli.program import dragoman
 from tests.router.test_label_budgets import ACME, DONE, run, under
 
@@ -47,3 +50,14 @@ async def test_budgets_are_listed_with_what_is_left() -> None:
                 "The router's budget 'few' of label:team 'red' is spent: 1 of 1 run. It does not reset." in spent.err
             )
             assert "ask the router's operator for a larger one" in spent.err
+
+
+async def test_a_budget_of_a_later_revisions_period_is_listed() -> None:
+    budget = router_pb2.BudgetStatus(name="later")
+    budget.limit.runs = 2
+    budget.MergeFromString(bytes([router_pb2.BudgetStatus.PERIOD_FIELD_NUMBER << 3, 99]))
+    answers = {"ListBudgets": router_pb2.ListBudgetsResponse(budgets=[budget])}
+    async with serving(FakeAdapter(answers=answers)) as address:
+        done = await dragoman("budgets", "--router", address)
+    assert done.code == 0, done.err
+    assert "kind 99" in done.out

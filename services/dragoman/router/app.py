@@ -26,6 +26,7 @@ from dragoman.protocol.logs import Logger, configure_logs
 from dragoman.protocol.private import default_address, make_default_directory
 from dragoman.protocol.server import DragomanServer, service_handler
 from dragoman.protocol.telemetry import load_metrics, load_tracing
+from dragoman.protocol.texts import enum_name
 from dragoman.router.adapters.adapter_set import AdapterSet
 from dragoman.router.adapters.context import AdapterContext, Timing
 from dragoman.router.adapters.descriptions import DescriptionFolder
@@ -386,7 +387,7 @@ def _timing(config: RouterConfig) -> Timing:
 
 def _log_detections(found: Sequence[adapter_pb2.Detection]) -> None:
     for one in found:
-        auth = adapter_pb2.AuthState.Name(one.auth).removeprefix("AUTH_STATE_").lower()
+        auth = enum_name(adapter_pb2.AuthState.DESCRIPTOR, one.auth, "AUTH_STATE_").lower()
         facts = {"available": one.available, "version": one.version, "auth": auth}
         _log.info("agent detected", adapter=one.adapter, **facts, message=one.message, hint=one.hint)
 

@@ -135,14 +135,12 @@ def invalid(path: str, description: str) -> DragomanError:
     return invalid_fields([FieldViolation(path, description)])
 
 
-def invalid_fields(violations: Sequence[FieldViolation]) -> DragomanError:
+def invalid_fields(violations: Sequence[FieldViolation], reason: Reason = Reason.INVALID_REQUEST) -> DragomanError:
     """Return the error for several wrong fields."""
     first = violations[0]
-    return DragomanError(Reason.INVALID_REQUEST, f"{first.path}: {first.description}", violations=tuple(violations))
+    return DragomanError(reason, f"{first.path}: {first.description}", violations=tuple(violations))
 
 
 def not_supported(path: str, description: str) -> DragomanError:
     """Return the error for a set field that is not honoured here."""
-    return DragomanError(
-        Reason.NOT_SUPPORTED, f"{path}: {description}", violations=(FieldViolation(path, description),)
-    )
+    return invalid_fields([FieldViolation(path, description)], Reason.NOT_SUPPORTED)

@@ -210,9 +210,7 @@ class StoredAgents:
         audit.about(adapter=backend.record.type)
         if wrong := [*_unsuited(agent, await _description(backend))]:
             reason = Reason.NOT_SUPPORTED if wrong[0].description.startswith(_UNSUPPORTED) else Reason.INVALID_REQUEST
-            first = _within(wrong)[0]
-            message = f"{first.path}: {first.description}"
-            raise DragomanError(reason, message, violations=_within(wrong))
+            raise invalid_fields(_within(wrong), reason)
 
     async def _find(self, name: str) -> pb.StoredAgent | None:
         return await asked(self._run_log.store.agents.get(name))

@@ -9,6 +9,7 @@ from dragoman.protocol.duties import declarations, settings_of, unsupported
 from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid, invalid_fields, not_supported
 from dragoman.protocol.template_values import template_values
 from dragoman.protocol.templates import TemplateSizeError, default_prompt, render
+from dragoman.protocol.texts import enum_name
 from dragoman.router.model.ports import Asked
 from dragoman.router.policy.fallback import unknown_settings
 from dragoman.v1 import adapter_pb2
@@ -43,8 +44,7 @@ def refuse_unsupported(request: adapter_pb2.ExecuteRequest, description: adapter
     features = {item.feature for item in description.capabilities.items}
     missing = [feature for feature in request.required_capabilities if feature not in features]
     if missing:
-        known = pb.Feature.DESCRIPTOR.values_by_number
-        names = ", ".join(known[one].name if one in known else str(one) for one in missing)
+        names = ", ".join(enum_name(pb.Feature.DESCRIPTOR, feature) for feature in missing)
         message = f"Adapter {description.adapter!r} lacks {names}; choose another adapter."
         raise DragomanError(Reason.CAPABILITY_MISSING, message, {"missing": names})
     why = f"adapter {description.adapter!r} does not declare that it honours it; leave it out"
@@ -93,8 +93,7 @@ def unkept_caps(budget: pb.Budget, description: adapter_pb2.DescribeResponse) ->
 
 def _refuse(wrong: Sequence[FieldViolation]) -> None:
     if wrong:
-        message = f"{wrong[0].path}: {wrong[0].description}"
-        raise DragomanError(Reason.NOT_SUPPORTED, message, violations=wrong)
+        raise invalid_fields(wrong, Reason.NOT_SUPPORTED)
 
 
 def rewritten(

@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from dragoman.protocol.bounds import wrong_duration
 from dragoman.protocol.budgets import budget_problems, never_reported
-from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, not_supported
+from dragoman.protocol.errors import DragomanError, FieldViolation, Reason, invalid_fields, not_supported
 from dragoman.sdk._encoding.protobuf import struct_to_dict
 from dragoman.sdk._encoding.schema import show_path
 from dragoman.sdk._request.attachments import refuse_images, wrong_attachments
@@ -60,8 +60,7 @@ def refuse_missing_features(request: adapter_pb2.ExecuteRequest, info: AdapterIn
     if asks and not (keeps or info.has(pb.FEATURE_PERMISSION_REQUESTS)):
         raise not_supported("permissions", f"{info.label} never asks for permission; leave permissions out")
     if unknown := never_reported(request.limits.budget, info.capabilities):
-        message = f"{unknown[0].path}: {unknown[0].description}"
-        raise DragomanError(Reason.NOT_SUPPORTED, message, violations=unknown)
+        raise invalid_fields(unknown, Reason.NOT_SUPPORTED)
     if request.HasField("session") and request.session.WhichOneof("selector") == "handle":
         if not info.has(pb.FEATURE_RESUME):
             raise not_supported("session.handle", f"{info.label} cannot resume sessions")

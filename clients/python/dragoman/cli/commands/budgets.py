@@ -9,7 +9,7 @@ from dragoman.cli.connection.connect import run_connected
 from dragoman.cli.display.printing import print_list
 from dragoman.cli.display.style import Segment
 from dragoman.cli.display.table import table
-from dragoman.cli.display.text import moment, one_line
+from dragoman.cli.display.text import enum_label, moment, one_line
 from dragoman.v1 import router_pb2
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _rows(budget: router_pb2.BudgetStatus) -> list[tuple[str, ...]]:
     """Return a row for each cap."""
     value = one_line(budget.value, 40) or "(none)"
     whose = f"{one_line(budget.field, 40)} {value}" if budget.field else "all runs"
-    period = router_pb2.BudgetPeriod.Name(budget.period).removeprefix("BUDGET_PERIOD_").lower()
+    period = enum_label(router_pb2.BudgetPeriod.DESCRIPTOR, budget.period, "BUDGET_PERIOD_")
     resets = moment(budget.resets_at, "%Y-%m-%d %H:%M") or "-"
     rows = []
     if budget.limit.cost:
