@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import click
 from dragoman.cli.command_error import CommandError
+from dragoman.protocol.importing import importing
 
 
 class _Lazy(NamedTuple):
@@ -63,7 +64,10 @@ class _LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        command = getattr(importlib.import_module(entry.module), f"{cmd_name}_command")
+        if entry.module not in sys.modules:
+            with importing():
+                importlib.import_module(entry.module)
+        command = getattr(sys.modules[entry.module], f"{cmd_name}_command")
         assert isinstance(command, click.Command)
         return command
 

@@ -17,6 +17,7 @@ from dragoman.cli.command_error import CommandError
 from dragoman.cli.error_report import ErrorReport
 from dragoman.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
 from dragoman.protocol.addresses import AddressError, parse_address
+from dragoman.protocol.importing import importing
 from dragoman.protocol.logs import configure_logs
 from dragoman.router.config import RouterConfig
 from dragoman.router.launching import Launching, open_launching
@@ -67,8 +68,9 @@ async def embedded_router(
 @contextlib.asynccontextmanager
 async def _router(config: RouterConfig, launching: Launching) -> "AsyncIterator[Router]":
     """Run a router on a private socket."""
-    from dragoman.router.app import Router  # noqa: PLC0415 - the adapter starts meanwhile
-    from dragoman.router.storage.database import StoreError  # noqa: PLC0415 - as above
+    with importing():
+        from dragoman.router.app import Router  # noqa: PLC0415 - the adapter starts meanwhile
+        from dragoman.router.storage.database import StoreError  # noqa: PLC0415 - as above
 
     with tempfile.TemporaryDirectory(prefix="dragoman-", dir=_short_directory()) as folder:
         router = Router(replace(config, listen=(f"unix:{folder}/router.sock",)), launching)
@@ -120,8 +122,9 @@ def serve(config: RouterConfig) -> None:
         CommandError: its directories cannot be created, or its policy or the run log cannot be used.
         OSError: standard output cannot be written.
     """
-    from dragoman.router.app import run_router  # noqa: PLC0415 - the larger part of the router; see above
-    from dragoman.router.storage.database import StoreError  # noqa: PLC0415 - as above
+    with importing():
+        from dragoman.router.app import run_router  # noqa: PLC0415 - the larger part of the router; see above
+        from dragoman.router.storage.database import StoreError  # noqa: PLC0415 - as above
 
     if config.policy is not None:
         policy_objections(config.policy, None)

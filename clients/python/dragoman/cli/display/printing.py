@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from dragoman.cli.display.style import Segment, coloured, plain, wants_colour
-from google.protobuf import json_format
 from google.protobuf.message import Message
 
 
@@ -27,12 +26,16 @@ def print_lines(lines: Iterable[Sequence[Segment]], *, stream: TextIO | None = N
 
 def print_json_lines(messages: Iterable[Message]) -> None:
     """Print each message as protobuf JSON on a line of its own on standard output."""
+    from google.protobuf import json_format  # noqa: PLC0415 - for --json alone
+
     sys.stdout.write("".join(json_format.MessageToJson(message, indent=None) + "\n" for message in messages))
     sys.stdout.flush()
 
 
 def print_json(message: Message) -> None:
     """Print a message as protobuf JSON on standard output."""
+    from google.protobuf import json_format  # noqa: PLC0415 - as above
+
     sys.stdout.write(json_format.MessageToJson(message) + "\n")
     sys.stdout.flush()
 

@@ -13,7 +13,6 @@ from dragoman.cli.display.style import Segment, Style, coloured, plain, wants_co
 from dragoman.cli.display.summary import last_line, outcome_style
 from dragoman.cli.display.text import fit
 from dragoman.v1 import event_pb2 as pb
-from google.protobuf import json_format
 
 _ERASE = "\r\x1b[2K"
 """Erases the terminal's present line."""
@@ -23,6 +22,8 @@ _PATIENCE_S = 0.3
 
 def json_line(event: pb.AgentEvent) -> str:
     """Return an event as a line of protobuf JSON, escaped to ASCII so that it cannot control a terminal."""
+    from google.protobuf import json_format  # noqa: PLC0415 - for --json alone
+
     return json_format.MessageToJson(event, indent=None) + "\n"
 
 
