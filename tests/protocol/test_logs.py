@@ -57,7 +57,7 @@ def test_structlog_is_imported_with_the_first_line_for_people() -> None:
     assert (before, "seen" in line, after) == ("False", True, "True")
 
 
-SAID = (
+LINES = (
     "import sys\nfrom dragoman.protocol.logs import Logger, begin_context, configure_logs\n"
     "configure_logs('json', level='info', stream=sys.stdout)\nbegin_context(rpc='Execute', run_id='a')\n"
     "log = Logger('test', listen=['x', 1.5])\n{}\nlog.debug('unseen')\n"
@@ -68,8 +68,8 @@ SAID = (
 
 def test_json_lines_are_structlogs_without_it() -> None:
     """A program that imports it later gets its lines through it from then on, so that there is one configuration."""
-    without = run_python(SAID.format("", "print('structlog' in sys.modules)"))
-    by_structlog = run_python(SAID.format("import structlog", "structlog.get_logger().info('own')"))
+    without = run_python(LINES.format("", "print('structlog' in sys.modules)"))
+    by_structlog = run_python(LINES.format("import structlog", "structlog.get_logger().info('own')"))
     assert without.pop() == "False"
     assert json.loads(by_structlog.pop())["event"] == "own"
     seen, expected = ([list(json.loads(line).items()) for line in lines] for lines in (without, by_structlog))

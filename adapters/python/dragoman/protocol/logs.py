@@ -72,13 +72,13 @@ class Logger:
     def _write(self, level: str, event: str, values: dict[str, Any]) -> None:
         if _LEVELS[level] < _output.least:
             return
-        said = {**self._values, **values}
+        facts = {**self._values, **values}
         if _output.lines is not None and "structlog" not in sys.modules:
-            _output.lines.msg(_json_line(level, event, said))
+            _output.lines.msg(_json_line(level, event, facts))
             return
         if self._writer is None:
             self._writer = _writer(self._name)
-        getattr(self._writer, level)(event, **said)
+        getattr(self._writer, level)(event, **facts)
 
 
 def _writer(name: str) -> Any:
@@ -90,13 +90,13 @@ def _writer(name: str) -> Any:
     return structlog.get_logger(name)
 
 
-def _json_line(level: str, event: str, said: Mapping[str, Any]) -> str:
+def _json_line(level: str, event: str, facts: Mapping[str, Any]) -> str:
     """Return a line as structlog would write it."""
     import datetime as dt  # noqa: PLC0415 - slow to import, as below
     import json  # noqa: PLC0415 - as above
 
     now = dt.datetime.now(dt.UTC).isoformat().replace("+00:00", "Z")
-    line = {**_CONTEXT.get({}), **said, "event": event, "level": level, "timestamp": now}
+    line = {**_CONTEXT.get({}), **facts, "event": event, "level": level, "timestamp": now}
     return json.dumps(where_it_failed(None, level, line), default=repr)
 
 
