@@ -46,6 +46,16 @@ async def test_describe() -> None:
     assert sent(fake) == [("Describe", {"adapter": "process"})]
 
 
+async def test_a_request_that_no_server_accepts_has_a_reason() -> None:
+    fake = FakeAdapter()
+    request = api.ExecuteRequest(adapter="process", prompt="x" * (18 * 1024 * 1024))
+    async with client_of(fake) as client:
+        with pytest.raises(DragomanError, match="at most 16 MiB are accepted; give large inputs as files") as caught:
+            await anext(client.execute(request))
+    assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
+    assert not sent(fake)
+
+
 async def test_detect() -> None:
     found = api.Detection(adapter="claude_code", version="2.1.330")
     fake = FakeAdapter(answers={"Detect": api.DetectResponse(detections=[found])})

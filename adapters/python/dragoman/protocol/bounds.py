@@ -112,6 +112,18 @@ BOUNDS: Final[Mapping[str, Bound]] = {
 }
 
 
+def check_size(size: int) -> None:
+    """Refuse a request of more bytes than any server accepts.
+
+    Raises:
+        DragomanError: MESSAGE_TOO_LARGE.
+    """
+    if size > MAX_REQUEST_BYTES:
+        most = MAX_REQUEST_BYTES // MIB
+        message = f"the request has {size:,} bytes, and at most {most} MiB are accepted; give large inputs as files"
+        raise DragomanError(Reason.MESSAGE_TOO_LARGE, message)
+
+
 def check_request(kind: Descriptor, data: bytes) -> None:
     """Refuse a request that is too large in any way.
 
@@ -122,12 +134,7 @@ def check_request(kind: Descriptor, data: bytes) -> None:
     Raises:
         DragomanError: MESSAGE_TOO_LARGE, or INVALID_REQUEST with the field whose bound is passed.
     """
-    if len(data) > MAX_REQUEST_BYTES:
-        most = MAX_REQUEST_BYTES // MIB
-        message = (
-            f"the request has {len(data):,} bytes, and at most {most} MiB are accepted; give large inputs as files"
-        )
-        raise DragomanError(Reason.MESSAGE_TOO_LARGE, message)
+    check_size(len(data))
     violation = first_violation(kind, data)
     if violation is not None:
         raise invalid_fields([violation])

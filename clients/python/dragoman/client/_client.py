@@ -13,7 +13,7 @@ from dragoman.client._stream import RunStream
 from dragoman.protocol.addresses import is_served
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.protocol.identity import new_run_id
-from dragoman.protocol.limits import CLIENT_ORPHAN_AFTER_S, REATTACH_S
+from dragoman.protocol.limits import CLIENT_ORPHAN_AFTER_S, MAX_REQUEST_BYTES, REATTACH_S
 from dragoman.protocol.private import ROUTER_VARIABLE, default_address
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
@@ -165,6 +165,10 @@ class Client:
         Args:
             request: the request, e.g. from `execute_request`; not changed.
         """
+        if (size := request.ByteSize()) > MAX_REQUEST_BYTES:  # gRPC would refuse it without a reason
+            from dragoman.protocol.bounds import check_size  # noqa: PLC0415 - few are that large
+
+            check_size(size)
         own = pb.ExecuteRequest()
         own.CopyFrom(request)
         own.run_id = own.run_id or new_run_id()
