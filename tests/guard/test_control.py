@@ -6,7 +6,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from dragoman.guard.control import LINE_BYTES, Channel, CommandError, decode_command, encode
+from dragoman.guard.control import _USUAL, LINE_BYTES, Channel, CommandError, decode_command, encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +32,14 @@ def test_a_signal_and_its_target(to: str) -> None:
 
 def test_the_leader_is_meant_by_default() -> None:
     assert decode_command(b'{"signal":"SIGTERM"}').to == "leader"
+
+
+@pytest.mark.parametrize("order", [{"kill": True}, {"signal": "SIGTERM"}])
+def test_an_order_to_end_is_read_without_an_import(order: dict[str, object]) -> None:
+    line = json.dumps(order).encode()
+    assert line in _USUAL
+    read, spaced = decode_command(line), decode_command(line + b" ")
+    assert (read.kind, read.signum, read.to) == (spaced.kind, spaced.signum, spaced.to)
 
 
 @pytest.mark.parametrize("kind", ["kill", "sweep"])
