@@ -31,8 +31,8 @@ def handed_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[StartedGuard]]:
     """The guards that were prepared or used, each time."""
     start, found = GuardStarter.start, list[StartedGuard]()
 
-    def recorded(self: GuardStarter, name: str, spec: LaunchSpec) -> StartedGuard:
-        found.append(start(self, name, spec))
+    def recorded(self: GuardStarter, name: str, spec: LaunchSpec, *, for_run: bool = False) -> StartedGuard:
+        found.append(start(self, name, spec, for_run=for_run))
         return found[-1]
 
     monkeypatch.setattr(GuardStarter, "start", recorded)

@@ -22,6 +22,9 @@ class Adapter(abc.ABC):
     duties: Sequence[pb.Duty.ValueType] = ()
     """What it does itself, so that no router does it."""
 
+    starts_programs = False
+    """Whether its runs start programs, for the first of which the server of a command makes ready."""
+
     @abc.abstractmethod
     def describe(self) -> AdapterInfo:
         """Return what the adapter is. Called once."""

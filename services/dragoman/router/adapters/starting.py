@@ -17,9 +17,18 @@ from dragoman.router.adapters.launch_spec import LaunchSpec
 
 LISTEN_VARIABLE = "DRAGOMAN_LISTEN"
 """The environment variable with the address for an adapter to listen on."""
+EXPECTS_RUN_VARIABLE = "DRAGOMAN_EXPECTS_RUN"
+"""The environment variable that is set for an adapter that is started for a run, which begins once it listens."""
 
 _OWN_VARIABLES = frozenset(
-    {TOKEN_VARIABLE, ROUTER_VARIABLE, "DRAGOMAN_DRAIN_GRACE", "DRAGOMAN_HEALTH", "DRAGOMAN_METRICS"}
+    {
+        TOKEN_VARIABLE,
+        ROUTER_VARIABLE,
+        EXPECTS_RUN_VARIABLE,
+        "DRAGOMAN_DRAIN_GRACE",
+        "DRAGOMAN_HEALTH",
+        "DRAGOMAN_METRICS",
+    }
 )
 """Variables of this process that adapters do not inherit.
 
@@ -66,18 +75,21 @@ class GuardStarter:
         self._numbers = itertools.count(1)
         self._prepared: list[StartedGuard] = []
 
-    def prepare(self, name: str, spec: LaunchSpec) -> None:
+    def prepare(self, name: str, spec: LaunchSpec, *, for_run: bool = False) -> None:
         """Start an adapter that is probably used soon, unless that was done already.
+
+        The arguments are those of ``start``.
+        """
+        with contextlib.suppress(OSError):  # a later attempt reports it
+            self._prepared.append(self.start(name, spec, for_run=for_run))
+
+    def start(self, name: str, spec: LaunchSpec, *, for_run: bool = False) -> StartedGuard:
+        """Start an adapter, or return the one that was prepared and has not ended.
 
         Args:
             name: the adapter's type, for paths and logs.
             spec: the command to start.
-        """
-        with contextlib.suppress(OSError):  # a later attempt reports it
-            self._prepared.append(self.start(name, spec))
-
-    def start(self, name: str, spec: LaunchSpec) -> StartedGuard:
-        """Start an adapter, or return the one that was prepared and has not ended.
+            for_run: whether it is started for a run, for which it makes itself ready.
 
         Raises:
             OSError: the guard cannot be started.
@@ -107,7 +119,7 @@ class GuardStarter:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=adapter_environment(spec, paths.socket),
+                env=adapter_environment(spec, paths.socket) | ({EXPECTS_RUN_VARIABLE: "1"} if for_run else {}),
                 # Not the router's own directory, which may be a workspace.
                 cwd=self._runtime,
                 pass_fds=[theirs.fileno(), arguments_fd],

@@ -46,6 +46,8 @@ from msgspec.structs import replace
 class CommandLineAdapter(AgentAdapter):
     """An adapter for a command-line agent. Subclasses set ``spec`` and give the pure pieces."""
 
+    starts_programs = True
+
     @abc.abstractmethod
     def parser(self, job: Job) -> Parser:
         """Return the parser of the output of this attempt."""

@@ -122,14 +122,18 @@ class SpareGuards:
         self._is_expected = True
         """Whether the next run will probably start a program: the last one did, or there was none yet."""
 
-    @contextmanager
-    def marker(self) -> Iterator[str]:
-        """Yield the marker for a run, which has a guard that is ready, or starts while the run is prepared.
+    def prepare(self) -> None:
+        """Have a guard start for a run that begins, unless one is ready.
 
         Where the last run started no program, as those of a model API do, none starts before it is asked for.
         """
         if self._spare is None and self._is_expected and not self._is_closed:
-            self._start()
+            self._refill()
+
+    @contextmanager
+    def marker(self) -> Iterator[str]:
+        """Yield the marker for a run, which has a guard that is ready, or starts while the run is prepared."""
+        self.prepare()
         marker = os.urandom(16).hex()
         if self._spare is not None:
             self._reserved[marker], self._spare = self._spare, None

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib
 import math
 import os
 import signal
@@ -28,11 +29,16 @@ METRICS_VARIABLE = "DRAGOMAN_METRICS"
 """The environment variable with the address at which Prometheus reads metrics; absent, none are kept."""
 HEALTH_VARIABLE = "DRAGOMAN_HEALTH"
 """The environment variable with the address of a port in the clear that serves health alone; absent, none does."""
+EXPECTS_RUN_VARIABLE = "DRAGOMAN_EXPECTS_RUN"
+"""The environment variable that is set if a launcher is about to send a run."""
 DRAIN_GRACE_VARIABLE = "DRAGOMAN_DRAIN_GRACE"
 """The environment variable that says for how many seconds live runs may continue after SIGTERM; 0 if it is absent.
 
 Not longer by default: what launches an adapter, a router or a person at a terminal, wants it gone when it ends it.
 """
+
+_FIRST_RUN_IMPORTS = ("concurrent.futures.thread", "hmac", "tempfile")
+"""What the first run imports, as an adapter serves sooner without it."""
 
 _SERVICE = adapter_pb2.DESCRIPTOR.services_by_name["AdapterService"]
 _log = Logger("dragoman.sdk")
@@ -78,7 +84,7 @@ class AdapterServer:
         return self._server.addresses
 
     async def start(self) -> None:
-        """Listen, and say SERVING.
+        """Listen, say SERVING, and make ready for a run that is expected.
 
         Raises:
             AddressError: an address is taken, or is not on this machine.
@@ -89,6 +95,10 @@ class AdapterServer:
             await self._held.enter_async_context(health_served(self._health_address, self._server.check_health))
         await self._server.start()
         await self._server.set_serving()
+        if os.environ.pop(EXPECTS_RUN_VARIABLE, "") and self._adapter.starts_programs:
+            self._guards.prepare()
+            for name in _FIRST_RUN_IMPORTS:
+                importlib.import_module(name)
 
     async def stop(self, grace_s: float = DEFAULT_GRACE_S) -> None:
         """Refuse new runs, let live ones continue for ``drain_grace_s``, cancel the rest, and close.

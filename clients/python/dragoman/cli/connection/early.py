@@ -37,7 +37,7 @@ def started_early(arguments: Sequence[str]) -> Iterator[Starting | None]:
                 starting = stack.enter_context(open_starting(None, orphan_after_s=0.0))
         if starting is not None:
             name = arguments[0]
-            starting.starter.prepare(name, installed_launch(f"{OURS}{name}:adapter"))
+            starting.starter.prepare(name, installed_launch(f"{OURS}{name}:adapter"), for_run=True)
         yield starting
 
 
