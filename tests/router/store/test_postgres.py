@@ -139,6 +139,17 @@ async def test_an_unreachable_server_is_reported_with_the_reason(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+async def test_a_database_that_cannot_keep_all_texts_is_refused(postgres_server: str, encoding: str) -> None:
+    name = f"d{secrets.token_hex(6)}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+        with pytest.raises(StoreError, match=f"has the encoding {encoding}, .*ENCODING 'UTF8'") as failure:
+            await PostgresDatabase(postgres_server.replace("/postgres?", f"/{name}?")).open()
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    assert failure.value.is_lasting
+
+
 @pytest.mark.parametrize("rest", ["bob:secret pw@/x", "bob:secret@[::bad/x", "bob:secret@/x?nonsense=1"])
 async def test_an_invalid_address_is_reported_without_its_password(rest: str) -> None:
     with pytest.raises(StoreError, match="percent-encode") as failure:

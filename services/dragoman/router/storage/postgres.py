@@ -64,6 +64,11 @@ _NO_URL: Final = (
     " e.g. a space as %20"
 )
 
+_ENCODING: Final = "UTF8"
+_NO_UNICODE: Final = (
+    "the run log's database has the encoding {}, which cannot keep all texts; make one with"
+    " CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0"
+)
 _T = TypeVar("_T")
 
 
@@ -122,7 +127,12 @@ class PostgresDatabase:
         )
         try:
             # By itself first: why a connection fails, the pool only logs.
-            await (await psycopg.AsyncConnection.connect(self._url, connect_timeout=int(self.connect_s))).close()
+            first = await psycopg.AsyncConnection.connect(self._url, connect_timeout=int(self.connect_s))
+            encoding = first.info.parameter_status("server_encoding") or ""
+            await first.close()
+            if encoding not in {"", _ENCODING}:
+                await pool.close()
+                raise StoreError(_NO_UNICODE.format(encoding), is_lasting=True)
             await pool.open(wait=True, timeout=self.connect_s)
         except self._errors as error:
             await pool.close()
