@@ -98,8 +98,7 @@ class Client:
 
     async def describe(self, adapter: str = "") -> pb.DescribeResponse:
         """Return the adapter's version, capabilities and configuration schema. It has no side effects."""
-        request = pb.DescribeRequest(adapter=adapter)
-        return await self._ask(self._channel.adapter.Describe, request)
+        return await self._ask(self._channel.adapter.Describe, pb.DescribeRequest(adapter=adapter))
 
     async def detect(
         self,
@@ -118,8 +117,7 @@ class Client:
             config: settings for the detection; ``command`` names the executable.
         """
         request = pb.DetectRequest(adapter=adapter, refresh=refresh, env=env, config=to_config(config))
-        response = await self._ask(self._channel.adapter.Detect, request)
-        return list(response.detections)
+        return list((await self._ask(self._channel.adapter.Detect, request)).detections)
 
     async def test_environment(
         self,
@@ -427,8 +425,7 @@ class Client:
 
     async def get_run(self, run_id: str) -> router_pb2.GetRunResponse:
         """Return the state of one run."""
-        request = router_pb2.GetRunRequest(run_id=run_id)
-        return await self._ask(self._channel.router.GetRun, request)
+        return await self._ask(self._channel.router.GetRun, router_pb2.GetRunRequest(run_id=run_id))
 
     async def list_sessions(
         self, filters: router_pb2.ListSessionsRequest | None = None, *, limit: int = 100
@@ -449,14 +446,12 @@ class Client:
             DragomanError: SESSION_NOT_FOUND if there is none.
         """
         request = router_pb2.GetSessionRequest(key=key, adapter=adapter)
-        response = await self._ask(self._channel.router.GetSession, request)
-        return response.session
+        return (await self._ask(self._channel.router.GetSession, request)).session
 
     async def delete_session(self, key: pb.SessionKey, adapter: str) -> bool:
         """Delete a stored session; False if there was none."""
         request = router_pb2.DeleteSessionRequest(key=key, adapter=adapter)
-        response = await self._ask(self._channel.router.DeleteSession, request)
-        return response.deleted
+        return (await self._ask(self._channel.router.DeleteSession, request)).deleted
 
     async def create_agent(self, agent: router_pb2.StoredAgent) -> router_pb2.StoredAgent:
         """Store an agent at a router, and return it as it is stored.
@@ -487,8 +482,7 @@ class Client:
         Args:
             limit: maximum number.
         """
-        request = router_pb2.ListAgentsRequest()
-        return await self._paged(self._channel.router.ListAgents, request, "agents", limit)
+        return await self._paged(self._channel.router.ListAgents, router_pb2.ListAgentsRequest(), "agents", limit)
 
     async def update_agent(self, agent: router_pb2.StoredAgent) -> router_pb2.StoredAgent:
         """Replace a stored agent as a whole, and return it as it is stored.
@@ -513,8 +507,7 @@ class Client:
             DragomanError: VERSION_MISMATCH if it has another one.
         """
         request = router_pb2.DeleteAgentRequest(name=name, version=version)
-        response = await self._ask(self._channel.router.DeleteAgent, request)
-        return response.deleted
+        return (await self._ask(self._channel.router.DeleteAgent, request)).deleted
 
     async def set_active_agent(self, task_key: str, name: str, *, company_id: str = "") -> str:
         """Have requests that name a task alone run a stored agent; return the one that was active before, or ''.
@@ -528,8 +521,7 @@ class Client:
             DragomanError: AGENT_NOT_FOUND if there is no such agent.
         """
         request = router_pb2.SetActiveAgentRequest(task_key=task_key, company_id=company_id, agent_name=name)
-        response = await self._ask(self._channel.router.SetActiveAgent, request)
-        return response.previous_agent_name
+        return (await self._ask(self._channel.router.SetActiveAgent, request)).previous_agent_name
 
     async def list_budgets(self, name: str = "", *, limit: int = 100) -> list[router_pb2.BudgetStatus]:
         """List what the budgets of a router's operator have left, in the order of its policy.

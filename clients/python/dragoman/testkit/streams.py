@@ -71,19 +71,15 @@ class StreamChecker:
 
     def _observe_body(self, event: pb.AgentEvent) -> None:
         kind = event.WhichOneof("body")
-        if kind in {"gap", "started"}:
-            # Missing events may have contained tool calls and texts; an attempt starts from nothing.
-            self._joined_late = self._joined_late or kind == "gap"
-            if kind == "gap":
-                self._items.miss()
-            else:
-                self._items.begin()
-                self._open_calls.clear()
-                self._ended_calls.clear()
-        elif kind == "text":
-            self._check_piece(event, kind, event.text)
-        elif kind == "thinking":
-            self._check_piece(event, kind, event.thinking)
+        if kind == "gap":  # what is missing may have contained tool calls and texts
+            self._joined_late = True
+            self._items.miss()
+        elif kind == "started":
+            self._items.begin()
+            self._open_calls.clear()
+            self._ended_calls.clear()
+        elif kind in {"text", "thinking"}:
+            self._check_piece(event, kind, getattr(event, kind))
         elif kind == "tool_call":
             self._open_calls.add(event.tool_call.id)
         elif kind == "tool_result":
