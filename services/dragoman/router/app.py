@@ -14,12 +14,12 @@ import asyncio
 import contextlib
 import gc
 import importlib.metadata
-import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from dragoman.protocol.access import named_trust
 from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.health_port import health_served
 from dragoman.protocol.logs import Logger, configure_logs
@@ -366,12 +366,12 @@ def _both(first: "Callable[[Run], None]", second: "Callable[[Run], None]") -> "C
 
 
 def _issuing() -> "Callable[[], RunTokens | None]":
-    if not os.environ.get("DRAGOMAN_TRUST"):
+    trust = named_trust()
+    if trust is None:
         return lambda: None
-    from dragoman.protocol.trust import named_trust  # noqa: PLC0415 - few routers have such a file
-    from dragoman.router.api.issuing import Issuing  # noqa: PLC0415 - as above
+    from dragoman.router.api.issuing import Issuing  # noqa: PLC0415 - few routers have such a file
 
-    return Issuing(named_trust()).current
+    return Issuing(trust).current
 
 
 def _timing(config: RouterConfig) -> Timing:

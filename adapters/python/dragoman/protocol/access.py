@@ -9,6 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.protocol.caller import CALLER, RULES, Caller, current_caller
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 AUTHORIZATION: Final = "authorization"
 """Metadata with the token, as ``Bearer TOKEN``."""
+TRUST_VARIABLE: Final = "DRAGOMAN_TRUST"
+"""Environment variable with the path of the trust file."""
 
 _BEARER: Final = b"Bearer "
 _OPEN: Final = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"})
@@ -64,7 +67,7 @@ class Gate:
         self._token = f"Bearer {make_token()}".encode() if asks_token else b""
         self._has_scopes = has_scopes
         self._scoped = _scoped_tokens() if asks_token and has_scopes else None
-        self._trust = _trust_if_named() if asks_token else None
+        self._trust = named_trust() if asks_token else None
         self._issued: JwtCallers | None = None
 
     def close(self) -> None:
@@ -181,12 +184,18 @@ def _scoped_tokens() -> "ScopedTokens":
     return ScopedTokens(tokens_path())
 
 
-def _trust_if_named() -> "TrustFile | None":
-    if not os.environ.get("DRAGOMAN_TRUST"):
-        return None
-    from dragoman.protocol.trust import named_trust  # noqa: PLC0415 - few servers have one
+def named_trust() -> "TrustFile | None":
+    """Return the file that ``DRAGOMAN_TRUST`` names; ``None`` if it names none.
 
-    return named_trust()
+    Raises:
+        AddressError: the file cannot be used.
+    """
+    named = os.environ.get(TRUST_VARIABLE, "")
+    if not named:
+        return None
+    from dragoman.protocol.trust import TrustFile  # noqa: PLC0415 - few servers have one
+
+    return TrustFile(Path(named))
 
 
 def _token_if_any() -> str:

@@ -1,6 +1,5 @@
 """The file that says whom a server trusts, and for what: identities of certificates, and issuers of tokens."""
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +11,6 @@ from dragoman.protocol.addresses import AddressError
 from dragoman.protocol.caller import Caller, unknown_scopes
 from dragoman.protocol.logs import Logger
 from dragoman.protocol.private import file_stamp, read_protected
-
-TRUST_VARIABLE: Final = "DRAGOMAN_TRUST"
-"""Environment variable with the path of the file."""
 
 _BELOW: Final = "/*"
 _NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -152,16 +148,6 @@ class TrustFile:
             except AddressError as error:
                 _log.error("trust kept as it was", why=str(error))
         return self._trust
-
-
-def named_trust() -> TrustFile | None:
-    """Return the file that ``DRAGOMAN_TRUST`` names; ``None`` if it names none.
-
-    Raises:
-        AddressError: the file cannot be used.
-    """
-    named = os.environ.get(TRUST_VARIABLE, "")
-    return TrustFile(Path(named)) if named else None
 
 
 def parse_trust(path: Path, data: bytes) -> Trust:

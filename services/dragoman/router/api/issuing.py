@@ -12,20 +12,20 @@ class Issuing:
     """What issues tokens for runs, by a trust file.
 
     Args:
-        trust: the file; ``None`` for none.
+        trust: the file.
 
     Raises:
         AddressError: the key in it cannot be used.
     """
 
-    def __init__(self, trust: TrustFile | None) -> None:
+    def __init__(self, trust: TrustFile) -> None:
         self._trust = trust
         self._tokens: RunTokens | None = None
         self.current()
 
     def current(self) -> "RunTokens | None":
         """Return what issues tokens now; ``None`` if the file names no key."""
-        rule = self._trust.current().run_tokens if self._trust is not None else None
+        rule = self._trust.current().run_tokens
         if rule is None:
             self._tokens = None
         elif self._tokens is None or self._tokens.rule != rule:

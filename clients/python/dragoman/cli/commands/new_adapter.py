@@ -11,9 +11,9 @@ import click
 from dragoman.cli.command_error import CommandError
 from dragoman.cli.error_report import ErrorReport
 from dragoman.cli.exit_codes import EXIT_USAGE
+from dragoman.protocol.identity import is_adapter_type
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
-_TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SDKS: Final = {
     "go": ("LICENSE", "adapters/go", "clients/go"),
     "python": (),
@@ -109,7 +109,7 @@ def sdk_sources() -> Path:
 
 
 def _name_problem(name: str) -> str:
-    if not _TYPE.fullmatch(name):
+    if not is_adapter_type(name):
         return f"the name {name!r} does not match [a-z][a-z0-9_]*, at most 64 characters"
     if keyword.iskeyword(name):
         return f"the name {name!r} is a keyword of Python; choose another one"

@@ -109,7 +109,7 @@ def _keys_command() -> int:
 
     DRAGOMAN_TRUST names the trust file, whose run_tokens.key is the private key.
     """
-    from dragoman.protocol.trust import named_trust  # noqa: PLC0415 - the other commands do without
+    from dragoman.protocol.access import named_trust  # noqa: PLC0415 - the other commands do without
 
     trust = named_trust()
     rule = trust.current().run_tokens if trust is not None else None
