@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from dragoman.protocol.errors import DragomanError, Reason
 from dragoman.router.api.active_agents import ActiveAgents
+from dragoman.router.model.run_record import RunRecord
 from dragoman.router.model.stored import StoredRun, TaskId
+from dragoman.router.runs.exclusion import TaskExclusion
 from dragoman.router.storage.agent_table import TOUCH_S
 from dragoman.router.storage.database import Database, StoreError
 from dragoman.router.storage.lease_table import LeaseTable
@@ -310,10 +312,9 @@ def test_a_clock_that_was_set_back_holds_nothing_up_for_long() -> None:
     assert contact.is_stable(1015.0)
 
 
-async def test_what_cannot_be_read_is_reported(slow: Slow) -> None:
-    with pytest.raises(DragomanError) as caught:
-        await RunLog(slow, SystemClock(), "one", kept=KEPT).at_task("c", "a", "t")
-    assert caught.value.reason is Reason.RUN_LOG_UNAVAILABLE
+async def test_a_log_that_cannot_be_read_keeps_no_run_of_a_task_from_starting(slow: Slow) -> None:
+    log = RunLog(slow, SystemClock(), "one", kept=KEPT)
+    await TaskExclusion(list, log).refuse_elsewhere(RunRecord("r", "fake", 0.0, task_key="t"), "fake")
 
 
 async def test_a_run_that_was_refused_is_found_no_more_while_it_is_still_kept(store: Store) -> None:
@@ -326,7 +327,6 @@ async def test_a_run_that_was_refused_is_found_no_more_while_it_is_still_kept(st
         run.remove()
     assert await keeping.find("r") is None
     assert await keeping.find("theirs") is not None
-    assert [run.run_id for run in await keeping.at_task("c", "a", "t")] == ["theirs"]
     work = asyncio.ensure_future(keeping.writer.run())
     for run in followed:
         assert await run.flushed(PATIENCE_S)

@@ -54,7 +54,7 @@ def test_a_run_is_written_on_from_where_the_store_has_it(is_begun: bool) -> None
     log = RunLog(Failing(cast("Database", None)), SystemClock(), "o", kept=RetentionPolicy(1.0, 1))
     row = StoredRun("r", 1.0, "fake", router_pb2.GetRunResponse(), owner="o", lease_until=2.0, logged=3, size=70)
     record = RunRecord("r", "fake", 1.0)
-    run = log.follow(record, Unassigned, 0.0, lambda _code, _text: None, lambda: None, row if is_begun else None)
+    run = log.follow(record, Unassigned, lambda _code, _text: None, lambda: None, row if is_begun else None)
     assert (run.last, run.logged, run.size) == ((3, 3, 70) if is_begun else (0, 0, 0))
     assert run.state is (RowState.STORED if is_begun else RowState.NEW)
     assert log.writer.backlog.find("r") is run

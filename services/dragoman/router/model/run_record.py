@@ -53,6 +53,8 @@ class RunRecord:
     """The pending ``input_request`` events, without their sequences."""
     inputs: dict[str, None] = field(default_factory=dict)
     """The IDs of inputs that were accepted, and neither taken nor dropped yet; in order."""
+    orphan_after_s: float = 0.0
+    """How long it continues while no client keeps it alive."""
     published_before: int = 0
     """A router that is gone may have published sequences up to this one."""
     spent: Mapping[Account, Spent] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class RunRecord:
             labels=dict(summary.labels),
             inputs=dict.fromkeys(summary.waiting_input_ids),
             session_key=summary.session_key if summary.HasField("session_key") else None,
+            orphan_after_s=stored.orphan_after,
             published_before=stored.logged + AHEAD,
             **{name: getattr(summary, name) for name in _IN_SUMMARY},
         )

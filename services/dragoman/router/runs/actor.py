@@ -5,7 +5,6 @@ Other modules read a run, give it inputs by ``send``, or await a state by ``unti
 """
 
 import asyncio
-import functools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -88,7 +87,6 @@ class Run(RunMachine):
     """One run.
 
     Args:
-        orphan_after_s: how many seconds it continues while no client keeps it alive.
         beginning: its first state; ``None`` for a new one.
     """
 
@@ -100,7 +98,6 @@ class Run(RunMachine):
         record: RunRecord,
         backend: AdapterBackend,
         host: RunHost,
-        orphan_after_s: float = 0.0,
         beginning: Live | None = None,
     ) -> None:
         super().__init__(beginning or Queued())
@@ -124,10 +121,8 @@ class Run(RunMachine):
         """Its span, and the trace that its adapters are to continue."""
         self.adapter_token = ""
         """A credential for calls of its adapters about it; empty for none."""
-        self.hear = functools.partial(host.heard, self)
-        """Called with each question and each notice of it, once that is published."""
-        self.notices = RunNotices(record, self.fanout, host.clock, self._hear_notice)
-        self.keepalive = KeepaliveStreams(orphan_after_s, lambda: host.orphaned(self))
+        self.notices = RunNotices(record, self.fanout, host.clock, self.hear)
+        self.keepalive = KeepaliveStreams(record.orphan_after_s, lambda: host.orphaned(self))
         """The streams that keep the run alive."""
         self.session: RunSession | None = None
         """What becomes of its session; ``None`` if that is not stored here."""
@@ -230,9 +225,10 @@ class Run(RunMachine):
         if stop and self._work is not None:
             self._work.cancel()
 
-    def _hear_notice(self, event: pb.AgentEvent) -> None:
-        self.ledger.changed()  # which has the remark about it
-        self.hear(event)
+    def hear(self, event: pb.AgentEvent) -> None:
+        """Take note of a question, or of a notice, which is in its row, too."""
+        self.ledger.changed()
+        self._host.heard(self, event)
 
     # What its states have done.
 

@@ -7,6 +7,7 @@ from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.run_record import RunRecord
 from dragoman.router.runs.actor import Run
 from dragoman.router.runs.state import Deciding, Queued
+from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.run_log import RunLog
 
 
@@ -28,8 +29,8 @@ class TaskExclusion:
         if not record.task_key:
             return
         try:
-            found = await self._run_log.at_task(record.company_id, record.agent_id, record.task_key)
-        except DragomanError:
+            found = await self._run_log.store.at_task(record.company_id, record.agent_id, record.task_key)
+        except StoreError:
             return  # a log that fails keeps no run from starting
         for other in found:
             if other.adapter != adapter and other.owner != self._run_log.owner:

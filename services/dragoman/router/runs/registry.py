@@ -120,7 +120,8 @@ class RunRegistry:
         record.agent_id, record.company_id = request.agent.id, request.agent.company_id
         record.task_key, record.labels = request.task_key, safe_labels(request)
         record.session_key = key_of(session.store_under) if session.store_under is not None else None
-        run = self._add(Run(record, backend, self.host, orphan_after_s(request)), orphan_after_s(request))
+        record.orphan_after_s = orphan_after_s(request)
+        run = self._add(Run(record, backend, self.host))
         run.span = self.tracing.begin(run.record.adapter, request)
         run.log = run.log.bind(**run.span.trace.fields)
         self._admission.plan(run, request)
@@ -160,9 +161,9 @@ class RunRegistry:
             self._drop(stored.run_id)
             own.send(LeaseLost())  # the same run takes its place, and its adapter stays here
         record = RunRecord.of_stored(stored)
-        run = Run(record, backend, self.host, stored.orphan_after, Recovering(INHERITED, at))
+        run = Run(record, backend, self.host, Recovering(INHERITED, at))
         run.session = self.sessions.follow(record, run.notices.warn)
-        self._add(run, stored.orphan_after, stored)
+        self._add(run, stored)
         # A client that held it may come back, as after a stream that the server ended.
         run.keepalive.acquire()
         run.keepalive.release(by_server=True)
@@ -174,15 +175,10 @@ class RunRegistry:
             await self._spending.recall(run)
             await UpstreamStream(run, self.host.clock, self._reattach_s).follow_on()
 
-    def _add(self, run: Run, orphan_after_s: float, stored: StoredRun | None = None) -> Run:
+    def _add(self, run: Run, stored: StoredRun | None = None) -> Run:
         remark = functools.partial(run.notices.warn, each_time=True)
         run.ledger = self.run_log.follow(
-            run.record,
-            lambda: assignment_of(run.state),
-            orphan_after_s,
-            remark,
-            lambda: run.send(LeaseLost()),
-            stored=stored,
+            run.record, lambda: assignment_of(run.state), remark, lambda: run.send(LeaseLost()), stored
         )
         self._runs[run.run_id] = run
         return run

@@ -95,7 +95,6 @@ class RunLog:
         self,
         record: RunRecord,
         assignment: Callable[[], Assignment],
-        orphan_after_s: float,
         remark: Callable[[str, str], None],
         lost: Callable[[], None],
         stored: StoredRun | None = None,
@@ -105,7 +104,6 @@ class RunLog:
         Args:
             record: the run.
             assignment: returns where it is.
-            orphan_after_s: how long it continues while no client is attached.
             remark: emits a notice to its readers.
             lost: called when another router has taken it.
             stored: its row; ``None`` for a new one.
@@ -122,7 +120,7 @@ class RunLog:
                 lease_until=self.ownership.lease_until,
                 assignment=assignment(),
                 router=self.address,
-                orphan_after=orphan_after_s,
+                orphan_after=record.orphan_after_s,
                 digest=record.digest,
                 finished_at=record.finished_at,
                 spent=record.spent,
@@ -166,19 +164,6 @@ class RunLog:
         if self.writer.failing or not await self.writer.flushed(self.writer.backlog, _SETTLED_S):
             raise StoreError(self.writer.failing or "what has just happened is not written yet")
 
-    async def at_task(self, company_id: str, agent_id: str, task_key: str) -> list[StoredRun]:
-        """Return the live runs of one agent at one task, here and elsewhere; see ``Store.at_task``.
-
-        Raises:
-            DragomanError: RUN_LOG_UNAVAILABLE.
-        """
-        try:
-            found = await self.store.at_task(company_id, agent_id, task_key)
-        except StoreError as error:
-            raise log_unavailable(error) from error
-        backlog = self.writer.backlog
-        return [run for run in found if run.owner != self.owner or not backlog.is_removing(run.run_id)]
-
     async def list_runs(self, query: RunQuery, *, before: tuple[float, str] | None, size: int) -> list[StoredRun]:
         """Return runs, newest first; see ``Store.runs``.
 
@@ -196,7 +181,7 @@ class RunLog:
         """End a run that this router has claimed and does not follow."""
         record = RunRecord.of_stored(stored)
         events = record.end(result, self._clock.time())
-        ledger = self.follow(record, lambda: stored.assignment, stored.orphan_after, nothing, nothing, stored)
+        ledger = self.follow(record, lambda: stored.assignment, nothing, nothing, stored)
         ledger.over()
         for sequence, data in events:
             ledger.append(sequence, data)
