@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 from tests.protocol.streams import RUN_ID, batched, durable, runs
 from tests.router.harness import Caller, Proxy, Stream, config, kinds, routing
-from tests.router.runs.unlogged import Unlogged
+from tests.router.runs.unlogged import Unlogged, take
 from tests.router.sidecar import Sidecar, serving
 from tests.router.test_run import BACKEND, CLOCK
 from tests.router.test_runs import beside, event
@@ -225,11 +225,11 @@ def test_batches_are_invisible_to_a_reader_that_unrolls_them(
     async def follow() -> list[bytes]:
         run, intake = followed()
         for message in batched(events[:cut], sizes):
-            await intake.take(message.SerializeToString())
+            await take(intake, message.SerializeToString())
         # The stream broke, and the next one begins before its end: some come again, batched otherwise.
         run.record.validator.begin_stream()
         for message in batched(events[max(0, cut - 2) :], sizes[1:]):
-            await intake.take(message.SerializeToString())
+            await take(intake, message.SerializeToString())
         assert await run.until(is_over, 9)
         return await read_all(run, after)
 
@@ -240,7 +240,7 @@ def test_batches_are_invisible_to_a_reader_that_unrolls_them(
 
 async def test_a_large_batch_lets_others_in_between() -> None:
     _run, intake = followed()
-    await intake.take(event(1, "started", run_id=RUN_ID))
+    await take(intake, event(1, "started", run_id=RUN_ID))
     turns = 0
 
     async def others() -> None:
@@ -251,7 +251,7 @@ async def test_a_large_batch_lets_others_in_between() -> None:
 
     (message,) = join([durable("text", number).SerializeToString() for number in range(2, MAX_BATCH_EVENTS + 2)])
     beside = asyncio.ensure_future(others())
-    await intake.take(message)
+    await take(intake, message)
     beside.cancel()
     assert turns > 2
 

@@ -24,6 +24,8 @@ from dragoman.router.system import SystemClock
 from dragoman.v1 import adapter_pb2
 from dragoman.v1 import event_pb2 as pb
 
+from tests.router.runs.unlogged import take
+
 CLOCK = SystemClock()
 BACKEND = cast("AdapterBackend", SimpleNamespace(record=AdapterRecord(AdapterSpec("fake", Source.ADDRESS), 0)))
 
@@ -80,8 +82,8 @@ def result(sequence: int) -> bytes:
 async def test_the_result_is_published_once_it_is_written() -> None:
     run, marking, intake = followed()
     reader = run.fanout.reader()
-    await intake.take(event(1, started=pb.Started()))
-    await intake.take(result(2))
+    await take(intake, event(1, started=pb.Started()))
+    await take(intake, result(2))
     assert await reader.read() == [event(1, started=pb.Started())]
     assert run.is_ending
     assert not is_over(run.state)
@@ -94,15 +96,15 @@ async def test_the_result_is_published_once_it_is_written() -> None:
 
 async def test_a_gap_of_the_adapter_is_stored_as_what_is_missing() -> None:
     _run, marking, intake = followed()
-    await intake.take(event(1, started=pb.Started()))
-    await intake.take(event(0, gap=pb.Gap(from_sequence=2, to_sequence=90_000, reason=pb.GAP_REASON_EVICTED)))
+    await take(intake, event(1, started=pb.Started()))
+    await take(intake, event(0, gap=pb.Gap(from_sequence=2, to_sequence=90_000, reason=pb.GAP_REASON_EVICTED)))
     assert marking.skipped == [90_000], "the log, which events are never far ahead of, need not wait for these"
-    await intake.take(event(90_001, text=pb.Text(delta="x", item_id="i")))
+    await take(intake, event(90_001, text=pb.Text(delta="x", item_id="i")))
 
 
 async def test_a_loss_too_is_published_once_it_is_written() -> None:
     run, marking, intake = followed()
-    await intake.take(event(1, started=pb.Started()))
+    await take(intake, event(1, started=pb.Started()))
     run.send(Abandoned(adapter_lost("fake", "is gone")))
     assert run.fanout.last_sequence == 1
     marking.written.set()
@@ -113,15 +115,15 @@ async def test_a_loss_too_is_published_once_it_is_written() -> None:
 async def test_a_log_that_fails_keeps_no_reader_from_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor, "_STORED_S", 0.05)
     run, _marking, intake = followed()
-    await intake.take(event(1, started=pb.Started()))
-    await intake.take(result(2))
+    await take(intake, event(1, started=pb.Started()))
+    await take(intake, result(2))
     assert await run.until(is_over, 9)
 
 
 async def test_the_result_of_a_run_that_another_router_claimed_is_not_published() -> None:
     run, marking, intake = followed()
-    await intake.take(event(1, started=pb.Started()))
-    await intake.take(result(2))
+    await take(intake, event(1, started=pb.Started()))
+    await take(intake, result(2))
     marking.is_taken = True
     marking.written.set()
     async with asyncio.timeout(9):
@@ -147,9 +149,9 @@ async def test_a_cancel_of_what_turns_out_to_be_another_routers_run_says_so() ->
 
 async def test_each_event_of_a_batch_waits_for_the_mark() -> None:
     run, marking, intake = followed()
-    await intake.take(event(1, started=pb.Started()))
+    await take(intake, event(1, started=pb.Started()))
     (batch,) = join([event(number, text=pb.Text(offset=number - 2, delta="x")) for number in (2, 3)])
-    await intake.take(batch)
+    await take(intake, batch)
     assert marking.asked == [(1, 0), (2, 1), (3, 2)]
     assert run.fanout.last_sequence == 3
 
@@ -167,7 +169,7 @@ async def test_a_run_between_two_attempts_that_another_router_took_waits_no_more
 ) -> None:
     monkeypatch.setattr(actor, "_STORED_S", 0.01)
     run, marking, intake = followed()
-    await intake.take(event(1, started=pb.Started()))
+    await take(intake, event(1, started=pb.Started()))
     failed = pb.AgentEvent(sequence=2, result=pb.Result(outcome=pb.OUTCOME_FAILED, failure=pb.Failure(message="x")))
     run.send(AttemptFailed(failed, failed.SerializeToString()))
     marking.is_taken = True

@@ -33,7 +33,7 @@ from dragoman.v1 import event_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.router.runs.unlogged import Unlogged
+from tests.router.runs.unlogged import Unlogged, take
 
 ERROR = DragomanError(Reason.ADAPTER_UNAVAILABLE, "unavailable")
 FAILED = pb.Result(
@@ -87,7 +87,7 @@ class World:
                 event.result.outcome = pb.OUTCOME_SUCCEEDED
             case _:
                 event.log.SetInParent()
-        await self.intake.take(event.SerializeToString())
+        await take(self.intake, event.SerializeToString())
 
     async def assign(self) -> None:
         self.run.assign(cast("AdapterInstance", self.instance))

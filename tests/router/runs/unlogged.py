@@ -2,6 +2,8 @@
 
 import sys
 
+from dragoman.router.runs.intake import EventIntake, parsed
+
 
 class Unlogged:
     """A run's entry in it."""
@@ -26,3 +28,10 @@ class Unlogged:
         return True
 
     async def assigned(self) -> None: ...
+
+
+async def take(intake: EventIntake, message: bytes) -> None:
+    """Have a run take what its adapter sent, once it may be published."""
+    event = parsed(message)
+    if not intake.take_at_once(event, message):
+        await intake.take_waiting(event, message)

@@ -33,21 +33,11 @@ class EventIntake:
         self.cwd = ""
         """Where the agent works, as far as its adapter has reported it."""
 
-    async def take(self, message: bytes) -> None:
-        """Take what the adapter sent, once it may be published.
-
-        Raises:
-            ProtocolViolationError: the contract does not allow it.
-        """
-        event = parsed(message)
-        if not self.take_at_once(event, message):
-            await self.take_waiting(event, message)
-
     def take_at_once(self, event: pb.AgentEvent, message: bytes) -> bool:
         """Take an event that nothing waits for, as is so of almost all; False if it is for ``take_waiting``.
 
         Raises:
-            ProtocolViolationError: as above.
+            ProtocolViolationError: the contract does not allow it.
         """
         run, kind = self._run, event.WhichOneof("body")
         if not event.sequence or kind in _WAITS or self.stand_in is not None:
