@@ -1,7 +1,7 @@
 """The runs that are written, and the events that wait for the store, bounded in bytes."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from dragoman.router.model.tasks import Conditions
@@ -43,6 +43,12 @@ class Backlog:
         self.hurry.set()
         self.soon.set()
         self.work.set()
+
+    async def until(self, reached: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Have everything written at once unless a condition holds, and wait for it; False if it takes too long."""
+        if not reached():
+            self.urge()
+        return await self.written.until(reached, timeout_s)
 
     def due(self) -> list[LoggedRun]:
         """Return the runs of which the writer has something to write: first those of whose rows others may wait."""

@@ -26,8 +26,7 @@ class RunLedger(LoggedRun, kw_only=True):
         if self.is_begun:
             return
         self.changed()
-        self.writer.backlog.urge()
-        await self.writer.backlog.written.until(lambda: self.state is not RowState.NEW or bool(self.writer.failing))
+        await self.writer.backlog.until(lambda: self.state is not RowState.NEW or bool(self.writer.failing))
         if self.state is RowState.NEW:
             self.writer.fails(self.writer.failing)
 
@@ -59,12 +58,8 @@ class RunLedger(LoggedRun, kw_only=True):
         Not while the store fails: then events are dropped, see ``Backlog.append``, and runs continue, until they are
         as far ahead of the store as a router may be.
         """
-        if not self.is_publishable(sequence):
-            self.writer.backlog.urge()
-            await self.writer.backlog.written.until(lambda: self.is_publishable(sequence))
-        if not self._has_room():
-            self.writer.backlog.urge()
-            await self.writer.backlog.written.until(self._has_room, STALLED_S)
+        await self.writer.backlog.until(lambda: self.is_publishable(sequence))
+        await self.writer.backlog.until(self._has_room, STALLED_S)
 
     def _has_room(self) -> bool:
         return not self.writer.backlog.is_crowded(self) or bool(self.writer.failing) or self.writer.is_closing

@@ -30,8 +30,6 @@ _WHEN_DAMAGED: Final = (
     " with an empty run log"
 )
 _COMPANIONS: Final = ("-wal", "-shm")
-_SPARE_PAGES: Final = 256
-"""Free pages that stay in the file for what comes next."""
 _PAGES_AT_ONCE: Final = 1024
 """Pages given back in one step: nothing is written meanwhile."""
 _T = TypeVar("_T")
@@ -155,12 +153,9 @@ class SqliteDatabase:
         """Give back some free pages; True if there are more."""
         connection = self._here()
         free = _number(connection, "freelist_count")
-        if free <= _SPARE_PAGES:
-            return False
-        number = min(free - _SPARE_PAGES, _PAGES_AT_ONCE)
         # As a script, which is stepped to its end: `execute` takes one step, and that frees one page.
-        connection.executescript(f"PRAGMA incremental_vacuum({number})")
-        return free - number > _SPARE_PAGES and _number(connection, "freelist_count") < free
+        connection.executescript(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})")
+        return 0 < _number(connection, "freelist_count") < free
 
     def _empty_wal(self) -> None:
         connection = self._here()

@@ -59,10 +59,7 @@ class Writer:
         def reached() -> bool:
             return all(not run.is_due or run.written >= changes for run, changes in awaited)
 
-        if reached():
-            return True
-        self.backlog.urge()
-        return await self.backlog.written.until(reached, timeout_s)
+        return await self.backlog.until(reached, timeout_s)
 
     async def close(self) -> None:
         """Write what waits, once; what cannot be written then is lost."""
