@@ -90,7 +90,7 @@ class Failover:
         if self._may_take(stored):
             try:
                 # To its end, even if the client goes away meanwhile: by then this router may own the run.
-                await asyncio.shield(self._look())
+                await asyncio.shield(self._look(stored.run_id))
             except StoreError as error:
                 raise log_unavailable(error) from error
             stored = await self._run_log.find(stored.run_id) or stored
@@ -118,10 +118,12 @@ class Failover:
             self._run_log.ownership.health.record_failure()
             _log.warning("failover check failed, will retry", why=str(error))
 
-    async def _look(self) -> None:
-        async with self._looking:  # of several who ask at once the first does it
+    async def _look(self, asked: str = "") -> None:
+        async with self._looking:
             if self._is_leaving:
                 return  # what it took it would only end
+            if asked and self._runs.find(asked) is not None:
+                return  # another one who asked for this run had it found
             leases = self._run_log.store.leases
             for owner in await leases.owners():
                 if self._processes.is_gone(owner) and (self._recovers or owner.endswith(COMMAND)):
