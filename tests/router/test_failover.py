@@ -2,7 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from dragoman.router.cluster.failover import COMMAND, Failover
@@ -79,3 +79,29 @@ async def test_it_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(asyncio.CancelledError):
         await watching._watch()
     assert (log.failures, pauses) == (3, [3.0] * 4)
+
+
+async def test_a_run_that_many_clients_ask_for_is_looked_for_once() -> None:
+    known, run = dict[str, Any](), cast("Any", object())
+
+    class Found(Log):
+        """A run log with one run of a router that is gone."""
+
+        async def owners(self) -> list[str]:
+            self.failures += 1
+            await asyncio.sleep(0)  # the others ask meanwhile
+            known["r"] = run
+            return []
+
+        async def claim(self, _of: str) -> list[Any]:
+            return []
+
+        async def find(self, _run_id: str) -> Any:
+            return stored
+
+    log: Any = Found(AssertionError())
+    anything: Any = SimpleNamespace(find=known.get, is_gone=lambda _owner: True)
+    asked = Failover(anything, log, anything, anything, Tasks(), 1.0)  # type: ignore[arg-type]  # a stand-in
+    stored: Any = SimpleNamespace(run_id="r", owner="gone", finished_at=None, lease_until=9.0)
+    assert await asyncio.gather(*(asked.take(stored) for _ in range(3))) == [run] * 3
+    assert log.failures == 1

@@ -21,7 +21,7 @@ class Backlog:
         self._runs: dict[str, LoggedRun] = {}
         self._changed: dict[LoggedRun, None] = {}
         """Those of which something is to be written, perhaps."""
-        self._most = most
+        self.most = most
         self.work = asyncio.Event()
         """Set when there is something to write."""
         self.soon = asyncio.Event()
@@ -100,7 +100,7 @@ class Backlog:
         run.waiting_bytes += len(data)
         run.last = sequence
         self.size += len(data)
-        while self.size > self._most and self._drop_oldest():
+        while self.size > self.most and self._drop_oldest():
             pass
         if run.waiting_bytes > GATHERED_BYTES or self.size > WRITE_BYTES:
             self.urge()
@@ -126,10 +126,6 @@ class Backlog:
         """Return whether there is a run with this id that may not be in the store yet."""
         run = self._runs.get(run_id)
         return run is not None and not run.is_begun
-
-    def is_crowded(self, run: LoggedRun) -> bool:
-        """Return whether many events of this run, or of all, wait."""
-        return (run.waiting_bytes > self._most // 64 or self.size > self._most // 16) and not run.is_gone
 
     def _drop_oldest(self) -> bool:
         """Drop one event; False if all that wait are results, behind which no event could report the gap."""

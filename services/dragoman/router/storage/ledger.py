@@ -18,6 +18,12 @@ class RunLedger(LoggedRun, kw_only=True):
     writer: Writer
     """Stores what all runs of this router write."""
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether many events of this run, or of all, wait."""
+        backlog = self.writer.backlog
+        return (self.waiting_bytes > backlog.most // 64 or backlog.size > backlog.most // 16) and not self.is_gone
+
     async def begin(self) -> None:
         """Wait until the log has the run, before its id is published; a run whose id is taken is superseded.
 
@@ -50,7 +56,7 @@ class RunLedger(LoggedRun, kw_only=True):
 
     def is_ready(self, sequence: int) -> bool:
         """Return whether ``may_publish`` has nothing to wait for."""
-        return self.is_publishable(sequence) and not self.writer.backlog.is_crowded(self)
+        return self.is_publishable(sequence) and not self.is_crowded
 
     async def may_publish(self, sequence: int) -> None:
         """Wait while many events of this run, or of all, wait for the store, so that their adapters wait too.
@@ -62,7 +68,7 @@ class RunLedger(LoggedRun, kw_only=True):
         await self.writer.backlog.until(self._has_room, STALLED_S)
 
     def _has_room(self) -> bool:
-        return not self.writer.backlog.is_crowded(self) or bool(self.writer.failing) or self.writer.is_closing
+        return not self.is_crowded or bool(self.writer.failing) or self.writer.is_closing
 
     async def flushed(self, timeout_s: float) -> bool:
         """Wait until everything so far is stored; False if it is not in time, or another router has the run.
