@@ -8,6 +8,7 @@ here. A method that is missing is answered UNIMPLEMENTED, with a reason.
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -94,15 +95,10 @@ def _method_handler(
     if not raw:
         call = _parsing(method, call)
 
-    async def unary(request: Any, context: Context) -> Any:
-        return await boundary.run(method.name, call, request, context)
-
-    async def streaming(request: Any, context: Context) -> None:
-        await boundary.run(method.name, call, request, context)
-
+    run = functools.partial(boundary.run, method.name, call)
     if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(streaming, None, _serialize)
-    return grpc.unary_unary_rpc_method_handler(unary, None, _serialize)
+        return grpc.unary_stream_rpc_method_handler(run, None, _serialize)
+    return grpc.unary_unary_rpc_method_handler(run, None, _serialize)
 
 
 def _parsing(method: MethodDescriptor, call: Method) -> Method:

@@ -54,7 +54,7 @@ class LoggedRun(Struct, eq=False):
     """A run as its writer sees it."""
 
     stored: StoredRun
-    """Its row as it was written last."""
+    """Its row as it was written last, then without its state."""
     snapshot: Callable[[], StoredRun]
     """Returns the row to write; ``logged`` and ``size`` are the writer's own."""
     remark: Callable[[str, str], None]

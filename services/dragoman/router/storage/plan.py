@@ -2,11 +2,16 @@
 
 import bisect
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from dragoman.router.model.stored import StoredEvents, StoredProgress, StoredRun
 from dragoman.router.storage.logged import NOTED, WRITE_BYTES, LoggedRun, RowState, rows_of
+from dragoman.v1 import router_pb2
 from msgspec import Struct
 from msgspec.structs import replace
+
+_NO_STATE: Final = router_pb2.GetRunResponse()
+"""In place of what the store has: it takes a kilobyte and a half, and only the first write of a run looks at it."""
 
 
 class Write(Struct, frozen=True):
@@ -26,7 +31,7 @@ class Write(Struct, frozen=True):
         run, row = self.run, self.row
         run.logged, run.size, run.written = row.logged, row.size, self.changes
         if isinstance(row, StoredRun):
-            run.stored = row
+            run.stored = replace(row, state=_NO_STATE)
         if isinstance(row, StoredRun) or not row.may_lag:
             run.noted = row.logged
         count = bisect.bisect_right(run.waiting, self.upto, key=lambda event: event.sequence)
