@@ -187,7 +187,7 @@ OF_SERVERS = [
             ],
         ),
         ("dragoman.router.app", ["dragoman.sdk", "dragoman.client", "dragoman.cli", "click"]),
-        ("dragoman.client", ["dragoman.cli", "click", "shutil", "tempfile", "tomllib", *OF_SERVERS]),
+        ("dragoman.client", ["dragoman.cli", "click", "random", "tomllib", *FOR_RUNS, *OF_SERVERS]),
         ("dragoman.cli.commands.run", ["shutil", "tempfile", "tomllib", *OF_SERVERS]),
     ],
 )

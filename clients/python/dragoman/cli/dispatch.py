@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import click
 from dragoman.cli.command_error import CommandError
-from dragoman.protocol.importing import importing
 
 
 class _Lazy(NamedTuple):
@@ -65,6 +64,8 @@ class _LazyGroup(click.Group):
         if entry is None:
             return None
         if entry.module not in sys.modules:
+            from dragoman.protocol.importing import importing  # noqa: PLC0415 - not for the help
+
             with importing():
                 importlib.import_module(entry.module)
         command = getattr(sys.modules[entry.module], f"{cmd_name}_command")

@@ -24,7 +24,6 @@ and starts anew on the same Execute, which is therefore sent instead of Attach. 
 started the run, and forgets its runs when it stops, so that Execute could run it twice.
 """
 
-import random
 from collections.abc import Callable
 
 import grpc
@@ -124,6 +123,8 @@ class ReconnectPolicy:
             self._deadline = now + self._limit
         if now >= self._deadline:
             return None
+        import random  # noqa: PLC0415 - few streams break
+
         chance = random.random()  # noqa: S311 - spreads the load of clients that lost one server together
         delay = backoff_s(self._tries, _FIRST_DELAY_S, _LONGEST_DELAY_S, chance=chance)
         self._tries += 1
