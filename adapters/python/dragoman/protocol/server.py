@@ -273,18 +273,24 @@ class _Written(Struct):
         return self.before
 
 
+_OF_MANY = 32
+"""So many events are left to the stream's task once one came during a lone write: it writes all that are there."""
+
+
 class _LoneWriter:
     """Writes events that come one by one, each as soon as it is there: without waking the stream's task.
 
     Only while that task waits for events, and one at a time: the task writes what comes meanwhile.
     """
 
-    __slots__ = ("_context", "_done", "_sequence", "_write", "_written", "has_failed", "on_failed")
+    __slots__ = ("_context", "_declined", "_done", "_sequence", "_write", "_written", "has_failed", "on_failed")
 
     def __init__(self, context: Context, written: _Written) -> None:
         self._context = context
         self._written = written
         self._sequence = 0
+        self._declined = 0
+        """How many of the next events are not alone, presumably."""
         self._write: Coroutine[Any, Any, None] | None = None
         self._done: asyncio.Future[None] | None = None
         self.has_failed = False
@@ -292,8 +298,11 @@ class _LoneWriter:
         """Called when a write fails."""
 
     def write(self, event: bytes, sequence: int) -> bool:
-        """Begin to write an event, unless one is being written; return whether it is."""
+        """Begin to write an event, unless events come faster than they are written; return whether it is."""
         if self._write is not None:
+            self._declined = _OF_MANY
+        if self._declined:
+            self._declined -= 1
             return False
         self._write, self._sequence = self._context.write(event), sequence
         self._go_on()
