@@ -1,7 +1,6 @@
-"""How servers log: one line per RPC start and end, never payloads, secrets or exception texts.
+"""How servers log: structlog, one line per RPC start and end, never payloads, secrets or exception texts.
 
-structlog writes the lines for people, and all lines of a program that uses it. It takes longer to import than many
-commands take in all, and more than a megabyte, so the JSON lines of other programs are written without it.
+structlog takes longer to import than many commands take in all, so the first line that is written imports it.
 """
 
 import contextlib
@@ -27,8 +26,6 @@ class _Output:
         """The least level that is written."""
         self.configure: Callable[[], None] | None = None
         """Configures structlog; ``None`` once that has happened, or if it is left to the program."""
-        self.lines: LineLogger | None = None
-        """Writes JSON lines as long as there is no structlog."""
 
 
 _output = _Output()
@@ -72,13 +69,9 @@ class Logger:
     def _write(self, level: str, event: str, values: dict[str, Any]) -> None:
         if _LEVELS[level] < _output.least:
             return
-        facts = {**self._values, **values}
-        if _output.lines is not None and "structlog" not in sys.modules:
-            _output.lines.msg(_json_line(level, event, facts))
-            return
         if self._writer is None:
             self._writer = _writer(self._name)
-        getattr(self._writer, level)(event, **facts)
+        getattr(self._writer, level)(event, **{**self._values, **values})
 
 
 def _writer(name: str) -> Any:
@@ -88,16 +81,6 @@ def _writer(name: str) -> Any:
         configure, _output.configure = _output.configure, None
         configure()
     return structlog.get_logger(name)
-
-
-def _json_line(level: str, event: str, facts: Mapping[str, Any]) -> str:
-    """Return a line as structlog would write it."""
-    import datetime as dt  # noqa: PLC0415 - slow to import, as below
-    import json  # noqa: PLC0415 - as above
-
-    now = dt.datetime.now(dt.UTC).isoformat().replace("+00:00", "Z")
-    line = {**_CONTEXT.get({}), **facts, "event": event, "level": level, "timestamp": now}
-    return json.dumps(where_it_failed(None, level, line), default=repr)
 
 
 def begin_context(**facts: str) -> None:
@@ -111,7 +94,7 @@ def bind_context(**facts: str) -> None:
 
 
 def configure_logs(log_format: LogFormat = "auto", *, level: str = "info", stream: TextIO | None = None) -> None:
-    """Say how this process logs, also by structlog. Call it once, in a program's main.
+    """Configure structlog for this process. Call it once, in a program's main.
 
     Args:
         log_format: ``auto`` is ``console`` at a terminal and ``json`` elsewhere.
@@ -124,7 +107,6 @@ def configure_logs(log_format: LogFormat = "auto", *, level: str = "info", strea
         _configure(log_format, least, stream)
 
     _output.least, _output.configure = least, configure
-    _output.lines = None if _is_console(log_format, stream) else LineLogger(stream)
     if "structlog" in sys.modules:  # then the program may use it as it is
         _output.configure = None
         configure()
@@ -134,9 +116,10 @@ def _configure(log_format: LogFormat, least: int, stream: TextIO | None) -> None
     import structlog  # noqa: PLC0415 - see above
 
     out = stream if stream is not None else sys.stderr
+    console = log_format == "console" or (log_format == "auto" and out.isatty())
     renderer = (
         structlog.dev.ConsoleRenderer(colors=out.isatty())
-        if _is_console(log_format, stream)
+        if console
         else structlog.processors.JSONRenderer(sort_keys=False)
     )
     structlog.configure(
@@ -152,11 +135,6 @@ def _configure(log_format: LogFormat, least: int, stream: TextIO | None) -> None
         logger_factory=lambda *_: LineLogger(stream),
         cache_logger_on_first_use=True,
     )
-
-
-def _is_console(log_format: LogFormat, stream: TextIO | None) -> bool:
-    out = stream if stream is not None else sys.stderr
-    return log_format == "console" or (log_format == "auto" and out.isatty())
 
 
 class LineLogger:
