@@ -95,6 +95,7 @@ def test_a_second_guard_is_refused(start_adapter: AdapterStarter) -> None:
 
 def test_what_a_killed_guard_left_is_replaced(start_adapter: AdapterStarter, hunt: Hunt) -> None:
     killed = start_adapter(LIVES)
+    killed.await_log("\n")  # it runs: in the middle of its exec it still has a copy of the lock
     killed.process.kill()
     killed.wait()
     assert "one.sock" in names(killed.log.parent)
