@@ -21,7 +21,8 @@ _USAGE_STATUSES = frozenset(
 _HINTS: Mapping[Reason, str] = {
     Reason.ADAPTER_NOT_FOUND: "'dragoman adapters' lists the adapters",
     Reason.ADAPTER_REQUIRED: "name an adapter; 'dragoman adapters' lists them",
-    Reason.ADAPTER_UNAVAILABLE: "'dragoman adapter serve NAME --listen unix:/tmp/x' and its log show the cause",
+    Reason.ADAPTER_UNAVAILABLE: "its log shows the cause, as does a start by hand: 'dragoman adapter serve NAME "
+    "--listen unix:/tmp/x'; of an adapter with a manifest, the manifest's command with DRAGOMAN_LISTEN=unix:/tmp/x",
     Reason.ADAPTER_REFUSED: "'dragoman adapters' shows the cause",
     Reason.ADAPTER_NOT_LAUNCHED: "'dragoman adapters' shows where each adapter comes from",
     Reason.RUN_NOT_FOUND: "'dragoman runs' lists the runs",
