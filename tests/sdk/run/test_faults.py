@@ -38,6 +38,9 @@ class FailingParser(WordsParser):
         request = pb.InputRequest(id="s", kind=pb.INPUT_KIND_PERMISSION, title="May I?")
         return [Ask(request, _unspeakable)]
 
+    def _stray(self) -> Any:
+        return "words"
+
     def _finished(self, *, ok: bool) -> Iterable[Output]:
         self.report.terminal = Terminal(succeeded=ok)
         return []
@@ -154,6 +157,12 @@ async def test_silence_after_a_line_that_was_read_again_is_not_limited(arena: Ar
 async def test_an_event_that_may_not_be_is_a_notice(arena: Arena) -> None:
     events = await arena.run(request(arena, {"kind": "forbidden"}, finished(), "exit 0"))
     assert codes(events) == ["event_refused", "after the forbidden one"]
+
+
+async def test_what_is_no_output_is_a_notice_and_leaves_standard_input_open(arena: Arena) -> None:
+    events = await arena.run(request(arena, {"kind": "stray"}, {"kind": "strange"}, finished(), "exit 0"))
+    (notice,) = notices(events, "event_refused")
+    assert "str is no output; yield events, as the helpers return them; that event is missing" in notice.message
 
 
 async def test_notices_of_many_places_are_bounded(arena: Arena) -> None:

@@ -3,3 +3,7 @@
 
 class PlanError(TypeError):
     """What an adapter planned is no plan. The text names fields and types, never a value: callers may see it."""
+
+
+class OutputError(PlanError):
+    """What a parser returned has something that is no output."""

@@ -16,6 +16,7 @@ from dragoman.sdk._encoding.lines import HeadTail, Line
 from dragoman.sdk._output.outcome import Evidence
 from dragoman.sdk._output.parser import (
     Ask,
+    CloseInput,
     Interrupts,
     NotUpdated,
     Output,
@@ -31,6 +32,7 @@ from dragoman.sdk._output.parser import (
 from dragoman.sdk._process.child import Child, ChildEnd, ChildSpec
 from dragoman.sdk._process.place import place_of_processes
 from dragoman.sdk._request.job import Job, Plan
+from dragoman.sdk._request.plan_error import OutputError
 from dragoman.sdk._run.agent_input import AgentInput, OutputPace
 from dragoman.sdk._run.agent_output import AgentOutput
 from dragoman.sdk._run.deadlines import Deadlines
@@ -242,6 +244,7 @@ class Attempt:
         self._run.updates.offer()
 
     def _take_one(self, output: Output) -> None:
+        candidate: object = output  # an adapter need not have been checked for types
         if isinstance(output, pb.AgentEvent):
             if output.message.input_id:
                 self._parser.report.deferred = None  # its turn goes on
@@ -260,8 +263,10 @@ class Attempt:
             self._run.updates.refuse(output.update_id, output.why)
         elif isinstance(output, Write):
             self._input.write(output.data)
-        else:
+        elif isinstance(candidate, CloseInput):
             self._input.close()
+        else:
+            raise OutputError(f"{type(candidate).__name__} is no output; yield events, as the helpers return them")
 
     # Deadlines.
 
