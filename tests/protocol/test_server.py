@@ -5,7 +5,6 @@ import stat
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
 
 import grpc
 import pytest
@@ -15,7 +14,6 @@ from dragoman.protocol.errors import DragomanError, Reason, invalid
 from dragoman.protocol.event_buffer import EventBuffer
 from dragoman.protocol.limits import channel_options
 from dragoman.protocol.server import (
-    _OF_MANY,
     Context,
     DragomanServer,
     PeerGoneError,
@@ -30,8 +28,6 @@ from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import adapter_pb2_grpc, event_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
-from hypothesis import given
-from hypothesis import strategies as st
 
 from .streams import RUN_ID, durable
 
@@ -287,7 +283,6 @@ class Unreadable:
     def __init__(self) -> None:
         self.last_sequence = 0
         self.on_dropped = lambda: None
-        self.take_alone = lambda _event, _sequence: False
 
     async def read(self) -> list[bytes]:
         raise DragomanError(Reason.RUN_LOG_UNAVAILABLE, "it does not answer")
@@ -312,133 +307,6 @@ async def test_a_reader_that_goes_away_leaves() -> None:
         stream.call.cancel()
         await served.service.stream_ended.wait()
         assert served.service.fanout.readers == 0
-
-
-class Wire:
-    """The context of a stream whose writes last until they are ``let`` go; more than one at once would be wrong."""
-
-    def __init__(self) -> None:
-        self.fanout = EventBuffer(RUN_ID)
-        self.begun: list[int] = []
-        self.writing: asyncio.Future[None] | None = None
-        self.ending = Signal()
-        self.streaming = asyncio.ensure_future(
-            stream_events(cast("Context", self), self.fanout.reader(), ended_early=self.ending)
-        )
-
-    async def send_initial_metadata(self, _metadata: object) -> None:
-        """They are sent."""
-
-    async def write(self, data: bytes) -> None:
-        assert self.writing is None
-        self.begun.append(event_pb2.AgentEvent.FromString(data).sequence)
-        self.writing = asyncio.get_running_loop().create_future()
-        await self.writing
-
-    def emit(self, kind: str, *, skipped: int = 0) -> None:
-        sequence = self.fanout.last_sequence + 1 + skipped
-        self.fanout.append(durable(kind, sequence).SerializeToString(), sequence)
-
-    def let(self, failure: Exception | None = None) -> None:
-        """Let the write that is under way, if any, come to its end."""
-        writing, self.writing = self.writing, None
-        if writing is not None and failure is not None:
-            writing.set_exception(failure)
-        elif writing is not None:
-            writing.set_result(None)
-
-    async def turns(self) -> None:
-        """Let the stream's task do what it can do now."""
-        for _ in range(9):
-            await asyncio.sleep(0)
-
-
-async def test_an_event_that_comes_alone_is_written_before_the_streams_task_wakes_up() -> None:
-    wire = Wire()
-    await wire.turns()
-    for kind in ("started", "text", "text"):
-        wire.emit(kind)
-    assert wire.begun == [1], "the others come during the write"
-    for count in (2, 3):
-        wire.let()
-        await wire.turns()
-        assert wire.begun == list(range(1, count + 1))
-    wire.let()
-    await wire.turns()
-    wire.emit("text")
-    assert wire.begun == [1, 2, 3], "where events come that fast the task may write several at once"
-    for _ in range(_OF_MANY):
-        await wire.turns()
-        wire.let()
-        await wire.turns()
-        wire.emit("text")
-    assert wire.begun[-1] == wire.fanout.last_sequence, "and again, once they come alone"
-    wire.let()
-    await wire.turns()
-    wire.emit("result")
-    wire.fanout.close()
-    assert wire.begun[-1] == wire.fanout.last_sequence
-    await wire.turns()
-    assert not wire.streaming.done(), "the status comes behind the result"
-    wire.let()
-    await wire.streaming
-
-
-async def test_a_stream_that_ends_during_a_lone_write_does_not_count_it() -> None:
-    for is_written, last in ((False, "1"), (True, "2")):
-        wire = Wire()
-        await wire.turns()
-        wire.emit("started")
-        wire.let()
-        await wire.turns()
-        wire.emit("text")
-        if is_written:
-            wire.let()
-            await wire.turns()
-        wire.ending.set()
-        with pytest.raises(DragomanError) as ended:
-            await wire.streaming
-        assert (ended.value.reason, ended.value.metadata["last_sequence"]) == (Reason.DRAINING, last)
-        wire.let()
-        await wire.turns()
-
-
-async def test_a_lone_write_that_fails_ends_the_stream() -> None:
-    wire = Wire()
-    await wire.turns()
-    wire.emit("started")
-    wire.let(RuntimeError("RPC already finished."))
-    with pytest.raises(PeerGoneError):
-        await wire.streaming
-    wire.emit("text")
-    assert wire.begun == [1]
-
-
-@given(st.lists(st.sampled_from(["emit", "emit", "skip", "heartbeat", "let", "turns"]), max_size=30))
-async def test_whatever_comes_during_writes_is_written_once_and_in_order(steps: list[str]) -> None:
-    wire = Wire()
-    for step in (*steps, "emit"):
-        match step:
-            case "emit":
-                wire.emit("text")
-            case "skip":
-                wire.emit("text", skipped=1)
-            case "heartbeat":
-                wire.fanout.send_ephemeral(durable("heartbeat", 0).SerializeToString())
-            case "let":
-                wire.let()
-            case "turns":
-                await wire.turns()
-    wire.fanout.close()
-    while not wire.streaming.done():
-        await wire.turns()
-        wire.let()
-    await wire.streaming
-    emitted = [entry for entry in wire.begun if entry]
-    assert emitted == sorted(set(emitted))
-    skipped = steps.count("skip")
-    assert len(emitted) == steps.count("emit") + skipped + 1
-    assert wire.begun.count(0) == skipped + steps.count("heartbeat"), "gaps and heartbeats"
 
 
 async def test_a_write_to_a_client_that_is_gone_says_so() -> None:

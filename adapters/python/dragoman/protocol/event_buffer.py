@@ -54,10 +54,6 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _not_now(_event: bytes, _sequence: int) -> bool:
-    return False
-
-
 def _all_stored() -> int:
     return sys.maxsize
 
@@ -82,9 +78,6 @@ class EventReader(Protocol):
     """The last sequence handed out."""
     on_dropped: Callable[[], None]
     """Called when it is dropped for being slow."""
-    take_alone: Callable[[bytes, int], bool]
-    """Called with an event that comes while ``read`` waits, and its sequence. If it returns True, the event counts as
-    handed out, and ``read`` waits on."""
 
     async def read(self) -> list[bytes]:
         """Return the next events, waiting for at least one; an empty list at the end of the run.
@@ -326,8 +319,6 @@ class Reader:
         """Whether the run is done for this reader."""
         self.on_dropped: Callable[[], None] = _nothing
         """Called when the reader is dropped for being slow."""
-        self.take_alone: Callable[[bytes, int], bool] = _not_now
-        """See ``EventReader``."""
         self.is_dropped = False
         self._fanout = fanout
         self._index, self._taken_bytes = fanout._seek(after_sequence)  # noqa: SLF001 - one machine in two classes
@@ -423,27 +414,11 @@ class Reader:
         return pb.AgentEvent(replay_done=done, run_id=self._fanout.run_id).SerializeToString()
 
     def _appended(self, end_bytes: int, lag: int) -> None:
-        if self._waiter is not None and not self._waiter.done() and self._took_alone():
-            return
         if end_bytes - self._read_bytes > lag:
             self.is_dropped = True
             self.close()
             self.on_dropped()
         self._wake()
-
-    def _took_alone(self) -> bool:
-        """Have the last event taken, which is all that there is for a reader that waits."""
-        fanout = self._fanout
-        entry = fanout._entries[-1]  # noqa: SLF001 - as above
-        is_next = entry.sequence == self.last_sequence + 1 and self._replay_until is None
-        if not is_next or not self.take_alone(entry.data, entry.sequence):
-            return False
-        self._index += 1
-        self.last_sequence, self._read_bytes = entry.sequence, entry.end
-        if self.holds:
-            self._taken_bytes = entry.end
-            fanout._advance(entry.end)  # noqa: SLF001 - as above
-        return True
 
     def _send_ephemeral(self, data: bytes, after: int) -> None:
         self._ephemeral.append((after, data))

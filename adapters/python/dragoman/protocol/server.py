@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import grpc
@@ -219,18 +219,14 @@ async def stream_events(
         PeerGoneError: the caller went away.
     """
     written = _Written(reader.last_sequence)
-    alone, stop = _LoneWriter(context, written), ended_early or Signal()
+    stop = ended_early or Signal()
     try:
         await send_head(context)
         async with interruptible() as interrupt:
             reader.on_dropped = interrupt
-            alone.on_failed = interrupt
-            reader.take_alone = alone.write
             with stop.calling(interrupt):
-                await _pump(context, reader, written, alone, batching=batching)
+                await _pump(context, reader, written, batching=batching)
     except (TimeoutError, SlowReaderError) as error:
-        if alone.has_failed:
-            raise PeerGoneError from error
         early = draining if isinstance(error, TimeoutError) and stop.is_set() else slow_consumer
         raise early(written.last_sequence()) from error
     finally:
@@ -273,70 +269,10 @@ class _Written(Struct):
         return self.before
 
 
-_OF_MANY = 32
-"""So many events are left to the stream's task once one came during a lone write: it writes all that are there."""
-
-
-class _LoneWriter:
-    """Writes events that come one by one, each as soon as it is there: without waking the stream's task.
-
-    Only while that task waits for events, and one at a time: the task writes what comes meanwhile.
-    """
-
-    __slots__ = ("_context", "_declined", "_done", "_sequence", "_write", "_written", "has_failed", "on_failed")
-
-    def __init__(self, context: Context, written: _Written) -> None:
-        self._context = context
-        self._written = written
-        self._sequence = 0
-        self._declined = 0
-        """How many of the next events are not alone, presumably."""
-        self._write: Coroutine[Any, Any, None] | None = None
-        self._done: asyncio.Future[None] | None = None
-        self.has_failed = False
-        self.on_failed: Callable[[], None]
-        """Called when a write fails."""
-
-    def write(self, event: bytes, sequence: int) -> bool:
-        """Begin to write an event, unless events come faster than they are written; return whether it is."""
-        if self._write is not None:
-            self._declined = _OF_MANY
-        if self._declined:
-            self._declined -= 1
-            return False
-        self._write, self._sequence = self._context.write(event), sequence
-        self._go_on()
-        return True
-
-    async def done(self) -> None:
-        """Wait until no write is under way."""
-        if self._write is not None:
-            self._done = asyncio.get_running_loop().create_future()
-            await self._done
-
-    def _go_on(self, _future: object = None) -> None:
-        """Run the write up to where it waits for gRPC, as a task would."""
-        assert self._write is not None
-        try:
-            self._write.send(None).add_done_callback(self._go_on)
-        except StopIteration:
-            self._written.before = self._sequence
-        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - types of grpc's extension module, as in write_event
-            self.has_failed = True
-            self.on_failed()
-        else:
-            return
-        self._write = None
-        if self._done is not None and not self._done.done():
-            self._done.set_result(None)
-
-
-async def _pump(
-    context: Context, reader: EventReader, written: _Written, alone: _LoneWriter, *, batching: bool
-) -> None:
+async def _pump(context: Context, reader: EventReader, written: _Written, *, batching: bool) -> None:
     while True:
+        written.before, written.count = reader.last_sequence, 0
         events = await reader.read()
-        await alone.done()
         if not events:
             return
         written.messages = join(events) if batching and len(events) > 1 else events
@@ -348,7 +284,6 @@ async def _pump(
             raise
         except Exception as error:
             raise PeerGoneError from error  # as in write_event
-        written.before, written.messages, written.count = reader.last_sequence, (), 0
 
 
 def slow_consumer(last_sequence: int) -> DragomanError:

@@ -39,8 +39,6 @@ class StoredEventReader:
         """The last sequence handed out."""
         self.on_dropped: Callable[[], None] = nothing
         """Never called: see above."""
-        self.take_alone: Callable[[bytes, int], bool] = lambda _event, _sequence: False
-        """See ``EventReader``."""
         self._after = after_sequence
         self._store = store
         self._run_id = run_id
@@ -66,14 +64,13 @@ class StoredEventReader:
                 if events or self._fanout is None or self._has_read_result(self._fanout):
                     return events
                 self._live = self._go_live(self._fanout)
-            live = self._live
-            live.take_alone = self.take_alone
             try:
-                return await live.read()
+                events = await self._live.read()
             except SlowReaderError:
-                self._fall_behind(live)
-            finally:
-                self.last_sequence = live.last_sequence
+                self._fall_behind(self._live)
+                continue
+            self.last_sequence = self._live.last_sequence
+            return events
 
     def close(self) -> None:
         """Leave."""
