@@ -186,7 +186,7 @@ def idle_memory_mb(process: psutil.Process) -> dict[str, float]:
 def kind_of(command: Sequence[str]) -> str:
     """Return what a process of a router is, by its command line."""
     line = " ".join(command[1:])
-    return "guard" if "guard" in line else "sidecar" if "dragoman.sdk" in line else "router"
+    return "guard" if "guard" in line else "sidecar" if "dragoman.sidecar" in line else "router"
 
 
 def detection_costs(directory: Path, environment: Mapping[str, str], rounds: int) -> list[float]:
