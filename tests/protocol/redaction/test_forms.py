@@ -227,6 +227,14 @@ def test_what_is_more_than_a_word_is_a_secret(value: str) -> None:
     assert request_secrets(pb.ExecuteRequest(env={"DB_PASSWORD": value})) == (value,)
 
 
+def test_a_secret_is_found_in_a_url_behind_a_long_word() -> None:
+    """That would take minutes, if each letter of the word were tried as the first of a scheme of any length."""
+    text = f"{'a' * 1_000_000} {'b' * 100}://user:tr0ub4dor@host"
+    asked = pb.ExecuteRequest()
+    asked.config.update({"note": text})
+    assert request_secrets(asked) == ("tr0ub4dor",)
+
+
 @pytest.mark.parametrize("key", ["token_index", "tokenIndex", "TOKEN_INDEX", "key_index"])
 def test_numbers_under_an_index_are_shown(key: str) -> None:
     assert key_kind(key) is KeyKind.COUNTER

@@ -18,7 +18,8 @@ from dragoman.v1 import adapter_pb2
 from google.protobuf import struct_pb2
 
 _CREDENTIAL: Final = re.compile(r"^(?i:bearer|basic|token) +(\S+)$")
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
+# Bounded schemes: else each letter of a long word would be looked at once for each letter before it.
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://[^\s\"'<>]+")
 _MAPS_OF_VARIABLES: Final = frozenset({"env", "headers"})
 """Objects in settings whose values are judged as variables are."""
 # Settings that stand under names like USE_TOKENS or COOKIE; as secrets they would be cut out of every text.
