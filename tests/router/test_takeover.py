@@ -13,7 +13,7 @@ from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.adapters.instance import AdapterInstance
 from dragoman.router.adapters.pool import AdapterPool
 from dragoman.router.adapters.supervisor import ProcessSupervisor
-from dragoman.router.cluster.failover import Failover
+from dragoman.router.cluster.failover import COMMAND, Failover
 from dragoman.router.model.assignment import Dispatched
 from dragoman.router.model.stored import AHEAD, StoredRun
 from dragoman.router.runs.actor import Run
@@ -22,6 +22,7 @@ from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.lease_table import LeaseTable
 from dragoman.router.storage.sqlite import SqliteDatabase
 from dragoman.router.storage.store import Store
+from dragoman.router.system import SystemProcesses
 from dragoman.v1 import adapter_pb2 as pb
 from dragoman.v1 import event_pb2, router_pb2
 from google.protobuf import duration_pb2
@@ -224,7 +225,9 @@ async def test_a_run_that_no_adapter_had_is_lost_and_its_id_may_be_used_again(fo
         assert without_replay_done(await caller.attach("r").rest()) == kinds(again)
 
 
-async def test_a_run_that_its_own_router_takes_back_is_followed_once(folder: Path) -> None:
+@pytest.mark.parametrize("thief", ["thief", SystemProcesses().own_name() + COMMAND], ids=["router", "living command"])
+async def test_a_run_that_its_own_router_takes_back_is_followed_once(folder: Path, thief: str) -> None:
+    """Also from a command that lives and did not renew its lease: one that was suspended."""
     sidecar = Sidecar()
     async with contextlib.AsyncExitStack() as held:
         await held.enter_async_context(serving(sidecar, f"unix:{folder}/a.sock"))
@@ -236,7 +239,7 @@ async def test_a_run_that_its_own_router_takes_back_is_followed_once(folder: Pat
         await caller.router.ListRuns(router_pb2.ListRunsRequest())  # it is written by then
         database = SqliteDatabase(folder / "s" / "runs.db")
         await database.open()
-        await database.execute([("UPDATE runs SET owner = 'thief', lease_until = 1 WHERE run_id = 'r'", {})])
+        await database.execute([("UPDATE runs SET owner = :of, lease_until = 1 WHERE run_id = 'r'", {"of": thief})])
         await stream.rest_or_error()  # this router finds the run without a lease, and begins anew with it
         follower = caller.attach("r", hold=True)
         await follower.until("replay_done")

@@ -129,8 +129,10 @@ class Failover:
                 if self._processes.is_gone(owner) and (self._recovers or owner.endswith(COMMAND)):
                     await leases.release(owner)  # its lease need not be waited for
             for stored, owner in await self._run_log.ownership.claim("%" if self._recovers else f"%{COMMAND}"):
+                # One that is suspended, or out of this machine's sight, may continue.
+                was_commands = owner.endswith(COMMAND) and self._processes.is_gone(owner)
                 try:
-                    await self._take_over(stored, was_commands=owner.endswith(COMMAND))
+                    await self._take_over(stored, was_commands=was_commands)
                 except Exception as error:  # noqa: BLE001 - one run must not keep the others from being looked after
                     _log.error("run not recovered", run_id=stored.run_id, failure=error)
 
