@@ -393,6 +393,16 @@ async def test_an_answer_is_heard_behind_many_lines() -> None:
     assert await converse(argv, ENV, b"", lambda line: line == "answer", PATIENCE_S) == "answer"
 
 
+async def test_a_program_that_prints_on_behind_its_answer_ends_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_END_BOUND_S", PATIENCE_S)
+    saved = tmp_path / "saved"
+    code = f"import sys; print(*range(30_000), sep=chr(10), flush=True); sys.stdin.read(); open({str(saved)!r}, 'w')"
+    assert await converse(python(code), ENV, b"", lambda line: line == "0", PATIENCE_S) == "0"
+    assert saved.exists()
+
+
 async def test_a_slow_reader_misses_nothing_of_a_program_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

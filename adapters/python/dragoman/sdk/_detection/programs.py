@@ -185,6 +185,7 @@ async def dialogue(
             while (line := await asyncio.wait_for(watch.next_line(), end_at - loop.time())) is not None:
                 yield line
     except GeneratorExit:
+        watch.drop_lines()
         if isinstance(pipe, asyncio.WriteTransport):
             pipe.close()
         await asyncio.wait({watch.exited}, timeout=_END_BOUND_S)
@@ -282,10 +283,18 @@ class _Lines(_Watch):
         """Return the next line; None once there are no more."""
         line = await self._lines.get()
         if self._paused and self._lines.empty():
-            while self._paused:
-                self._pipe(self._paused.pop()).resume_reading()
-            self._end_soon()
+            self._resume()
         return line
+
+    def drop_lines(self) -> None:
+        """Queue no more lines: the program can print what it wants, and so come to its end."""
+        self._splitters = {}
+        self._resume()
+
+    def _resume(self) -> None:
+        while self._paused:
+            self._pipe(self._paused.pop()).resume_reading()
+        self._end_soon()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd not in self._splitters:
