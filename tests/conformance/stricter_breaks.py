@@ -69,6 +69,7 @@ def _schema(text: str) -> Break:
 
 
 STRICTER: dict[tuple[str, str], Break] = {
+    ("describe.config-schema", "its $schema is no text"): _schema('{"$schema": 5}'),
     ("describe.config-schema", "is the schema of 'array'"): _schema('{"type": "array"}'),
     ("describe.config-schema", "is no JSON Schema: properties.command.type: 'strng'"): _schema(
         '{"type": "object", "properties": {"command": {"type": "strng"}}}'

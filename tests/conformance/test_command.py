@@ -163,6 +163,12 @@ def test_wrong_options_are_refused_before_the_run(tmp_path: Path, arguments: tup
     assert not started.exists()
 
 
+def test_a_log_of_a_server_at_an_address_is_refused(tmp_path: Path) -> None:
+    done = conformance("--log", tmp_path / "log", f"unix:{tmp_path}/x.sock")
+    assert done.returncode == 2
+    assert "--log keeps what a COMMAND prints; a server at an address prints elsewhere" in done.stderr
+
+
 def test_control_characters_leave_the_junit_report_readable() -> None:
     rule = RULES["run.succeeds"]
     printed = "\x1b[31mred\x00\ufffe\ud800 <&> grüße \U0001f600\ttab"

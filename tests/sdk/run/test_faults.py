@@ -188,12 +188,14 @@ async def test_without_a_plan_or_a_parser_the_run_fails_and_names_the_place(
 @pytest.mark.parametrize(
     ("planned", "what"),
     [
-        (Plan, "argv is a str; give a tuple of them"),
+        (Plan, "argv is a str; give a tuple of str"),
+        (lambda program: Plan(part for part in (program,)), "argv is a generator; give a tuple of str"),  # type: ignore[arg-type]
+        (lambda _: Plan(None), "argv is a NoneType; give a tuple of str"),  # type: ignore[arg-type]
         (lambda program: Plan((_PATH, program)), "argv has a PosixPath; give each item as str"),
         (lambda program: Plan((program,), stdin=_PROMPT), "stdin is str; give bytes, as of job.prompt.encode()"),
         (lambda program: [program], "plan returned list; return a Plan"),
     ],
-    ids=["text", "path", "stdin", "list"],
+    ids=["text", "generator", "none", "path", "stdin", "list"],
 )
 async def test_what_is_no_plan_is_named(arena: Arena, adapter: FailingAdapter, planned: Any, what: str) -> None:
     adapter.planned = planned

@@ -27,7 +27,7 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> AdapterInfo:
-        """Return what the adapter is. Called once."""
+        """Return what the adapter is: always the same."""
 
     @abc.abstractmethod
     def accept(self, request: pb.ExecuteRequest) -> Any:

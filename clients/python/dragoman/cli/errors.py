@@ -37,7 +37,7 @@ _HINTS: Mapping[Reason, str] = {
     Reason.NOT_SUPPORTED: "omit it, or use an adapter that supports it",
     Reason.RUN_LOG_UNAVAILABLE: "check the router's log and its disk or database, then try again",
     Reason.DRAINING: "restart the router, or give another one with --router",
-    Reason.MESSAGE_TOO_LARGE: "'dragoman run --attach FILE' gives the agent a file",
+    Reason.MESSAGE_TOO_LARGE: "put what is large into a file of the workspace, and name the file in the prompt",
     Reason.TOO_MANY_RUNS: "try again when another run has ended, or wait for a slot with --queue",
     Reason.QUOTA_EXCEEDED: "end runs or streams of this caller, or ask the router's operator for a larger quota",
     Reason.BUDGET_SPENT: "wait until the budget resets, or ask the router's operator for a larger one",

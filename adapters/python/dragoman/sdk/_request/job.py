@@ -147,11 +147,11 @@ class Plan(Struct, frozen=True):
         """Require what a program can be started with; of a text in place of ``argv`` each character would be a word.
 
         Raises:
-            PlanError: ``argv`` is a text or has other items than texts, or ``stdin`` is not bytes.
+            PlanError: ``argv`` is no sequence of texts, or ``stdin`` is not bytes.
         """
         argv: Any = self.argv
-        if isinstance(argv, str):
-            raise PlanError("argv is a str; give a tuple of them")
+        if not isinstance(argv, tuple | list):
+            raise PlanError(f"argv is a {type(argv).__name__}; give a tuple of str")
         for part in argv:
             if not isinstance(part, str):
                 raise PlanError(f"argv has a {type(part).__name__}; give each item as str")

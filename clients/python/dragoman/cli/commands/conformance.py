@@ -142,12 +142,17 @@ class ReportOptions(Struct, frozen=True):
     ]
     verbose: Annotated[bool, option("--verbose", "Show the rules that are kept, too.")]
 
-    def require_writable(self) -> None:
+    def require_usable(self, *, of_command: bool) -> None:
         """Require that the files can be written, before a run of minutes.
+
+        Args:
+            of_command: whether the target is a command, whose output there is to keep.
 
         Raises:
             ValueError: one cannot.
         """
+        if self.log and not of_command:
+            raise ValueError("--log keeps what a COMMAND prints; a server at an address prints elsewhere")
         for path in filter(None, (self.junit, self.html, self.log)):
             if not os.access(path if path.exists() else path.parent, os.W_OK):
                 raise ValueError(f"the file {str(path)!r} cannot be written")
@@ -185,8 +190,8 @@ def conformance_command(target: tuple[str, ...], options: TargetOptions, output:
     if not target:
         raise click.UsageError("give the address of a server, or -- and the command of an adapter")
     try:
-        output.require_writable()
         examined = options.options(target)
+        output.require_usable(of_command=bool(examined.command))
         with _Progress(is_json=output.as_json) as progress:
             report = asyncio.run(_examined(replace(examined, log=output.log), progress))
     except LaunchError as error:

@@ -123,6 +123,7 @@ async def config_schema(kit: Kit) -> None:
     except ValueError as error:
         raise Violation(f"config_schema_json is no JSON: {error}") from error
     expect(isinstance(schema, dict), "config_schema_json is not a JSON object")
+    expect(isinstance(schema.get("$schema", ""), str), "config_schema_json is no JSON Schema: its $schema is no text")
     import jsonschema  # noqa: PLC0415 - slow to import, and only needed for this
 
     try:
