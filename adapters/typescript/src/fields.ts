@@ -1,5 +1,5 @@
 /** Messages by their descriptors: what holds for every field, whichever message it is in. */
-import type { DescField, DescMessage } from "@bufbuild/protobuf";
+import type { DescField, DescMessage, MessageShape } from "@bufbuild/protobuf";
 import type { JsonValue } from "@dragoman/client/v1";
 
 /** A message as the object that it is. */
@@ -73,6 +73,13 @@ export function mapTexts(schema: DescMessage, message: Fields, map: TextMap): vo
       replace(Object.fromEntries(Object.entries(value as object).map(([key, item]) => [key, one(item)])));
     else replace(one(value));
   });
+}
+
+/** Returns a copy of a message without half characters such as `\ud83d`, which no message can hold. */
+export function wellFormed<Desc extends DescMessage>(schema: Desc, message: MessageShape<Desc>): MessageShape<Desc> {
+  const copy = structuredClone(message); // what protobuf-es clones must be well-formed already
+  mapTexts(schema, copy as Fields, { text: (text) => text.toWellFormed(), bytes: (bytes) => bytes, skips: "" });
+  return copy;
 }
 
 /** Returns at most so many bytes of a text, which end with a character. */

@@ -17,6 +17,7 @@ import {
   type MessageInitShape,
 } from "@dragoman/client/v1";
 
+import { wellFormed } from "./fields.js";
 import { MASK } from "./redact/redactor.js";
 
 const DEFAULT_TIMEOUT_MS = 600_000;
@@ -72,7 +73,7 @@ export class Inputs {
 
   /** Asks, and waits for the end of the question. */
   ask(question: Question): Promise<Resolution> {
-    const request = clone(InputRequestSchema, create(InputRequestSchema, question));
+    const request = wellFormed(InputRequestSchema, create(InputRequestSchema, question));
     request.id ||= `input-${this.#open.size + this.#resolved.size + 1}`;
     if (this.#open.has(request.id) || this.#resolved.has(request.id))
       throw new Error(`the request ID ${request.id} is not unique`);

@@ -8,6 +8,7 @@ import {
   ExecuteRequestSchema,
   FailureKind,
   fromBinary,
+  InputResolution,
   InputSubjectSchema,
   OutputStream,
   PermissionDecision,
@@ -16,6 +17,7 @@ import {
   ToolKind,
   ToolStatus,
   type AgentEvent,
+  type InputRequest,
   type JsonObject,
   type MessageInitShape,
 } from "@dragoman/client/v1";
@@ -25,6 +27,7 @@ import { checkBounds } from "../src/bounds.js";
 import { Clocks } from "../src/clocks.js";
 import { EventLog, Reader, SlowReader, type Entry } from "../src/eventlog.js";
 import { cutText } from "../src/fields.js";
+import { Inputs } from "../src/inputs.js";
 import { Lines } from "../src/lines.js";
 import { fitEvent, redactEvent } from "../src/outgoing.js";
 import { decide } from "../src/permissions.js";
@@ -165,6 +168,26 @@ test("half a character is replaced, and put together where the other half follow
   redactEvent(event, new Redactor([]));
   const found = fromBinary(AgentEventSchema, fitEvent(event, 0).bytes).body.value as typeof body.value;
   assert.deepEqual([found.toolCallId, found.content, event.redacted], ["1\ufffd", "\ufffd!", false]);
+});
+
+test("half a character in a question is replaced, and the question of its asker kept", async () => {
+  const written: AgentEvent[] = [];
+  const write = (event: AgentEvent) => {
+    toBinary(AgentEventSchema, event);
+    written.push(event);
+    return event;
+  };
+  const inputs = new Inputs({ isOver: false, write, waits: () => {} }, undefined);
+  const subject = create(InputSubjectSchema, { paths: ["a\ud83d"], toolCallId: "1\ud83d" });
+  const end = inputs.ask({ title: "t\ud83d", subject, options: [{ id: "o\ud83d" }] });
+  inputs.dropAll();
+  assert.equal((await end).how, InputResolution.DROPPED);
+  const { title, subject: shown, options, defaultAnswer } = written[0]?.body.value as InputRequest;
+  assert.deepEqual(
+    [title, shown?.paths, shown?.toolCallId, options.map(({ id }) => id)],
+    ["t\ufffd", ["a\ufffd"], "1\ufffd", ["o\ufffd"]],
+  );
+  assert.deepEqual([defaultAnswer?.optionIds, subject.paths], [[], ["a\ud83d"]]);
 });
 
 test("an event has at most 1 MiB, and says what was cut", () => {
