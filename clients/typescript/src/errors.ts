@@ -9,7 +9,7 @@ import { StatusSchema } from "./gen/google/rpc/status_pb.js";
 export const DOMAIN = "dragoman";
 
 const DETAILS = "grpc-status-details-bin";
-const NO_SERVER = /connect (?:ENOENT|ECONNREFUSED) (\S+?)\.?(?:\s|$)/;
+const NO_SERVER = /connect (?:ENOENT|ECONNREFUSED) (.+?)\.?(?: Resolution note|$)/;
 
 const CODES = {
   INVALID_REQUEST: status.INVALID_ARGUMENT,

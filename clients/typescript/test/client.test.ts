@@ -222,6 +222,12 @@ test("a signal ends the stream, not the run", async (t) => {
   assert.equal(fake.cancels.length, 0);
 });
 
+test("a place with a space is named whole", async () => {
+  const client = new Client("unix:/tmp/no dir/x.sock");
+  await assert.rejects(client.describe(), { message: /^no server listens at \/tmp\/no dir\/x\.sock; / });
+  client.close();
+});
+
 test("a call that no server answers fails at once", async (t) => {
   const client = new Client(new Fake(t).address);
   const place = client.address.slice("unix:".length);
