@@ -80,11 +80,11 @@ func (w *redaction) value(field protoreflect.FieldDescriptor, value protoreflect
 	case protoreflect.MessageKind:
 		w.message(value.Message())
 	case protoreflect.StringKind:
-		if isID(string(field.Name())) {
-			break
+		shown := strings.ToValidUTF8(value.String(), "\ufffd") // no message can hold what is no UTF-8
+		if !isID(string(field.Name())) {
+			shown = w.text(shown)
 		}
-		// No message can hold what is no UTF-8.
-		if shown := w.text(strings.ToValidUTF8(value.String(), "\ufffd")); shown != value.String() {
+		if shown != value.String() {
 			return protoreflect.ValueOfString(shown), true
 		}
 	case protoreflect.BytesKind:

@@ -114,3 +114,19 @@ func TestOutputThatIsNoText(t *testing.T) {
 		t.Errorf("got %q, want %q", lines, want)
 	}
 }
+
+func TestIDsThatAreNoText(t *testing.T) {
+	client, _ := serve(t, func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
+		if err := run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_Session{Session: &pb.Session{NativeId: "s\xff"}}}); err != nil {
+			return nil, err
+		}
+		return nil, run.Emit(&pb.AgentEvent{Body: &pb.AgentEvent_ToolCall{ToolCall: &pb.ToolCall{Id: "a\xff"}}})
+	}, pb.Feature_FEATURE_RESUME)
+	all := execute(t, client, request(nil))
+	if !slices.ContainsFunc(all, func(event *pb.AgentEvent) bool { return event.GetToolCall().GetId() == "a\ufffd" }) {
+		t.Errorf("got %v", all)
+	}
+	if handle := resultOf(all).GetSession().GetHandle(); handle.GetNativeId() != "s\ufffd" {
+		t.Errorf("got %v", handle)
+	}
+}
