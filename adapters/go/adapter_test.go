@@ -152,6 +152,18 @@ func hang(ctx context.Context, run *adapter.Run) (*pb.Result, error) {
 	return nil, nil
 }
 
+// panicking runs a program that lives on, and does what panics at its first line.
+func panicking(handle func(*adapter.Run)) runFunc {
+	return func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
+		lines := adapter.Command{Path: "sh", Args: []string{"-c", "echo line; echo line; exec sleep 600"}}
+		exit, err := run.Exec(lines, func(adapter.Line) { handle(run) })
+		if err != nil {
+			return nil, err
+		}
+		return exit.Result(), nil
+	}
+}
+
 func TestHowARunEnds(t *testing.T) {
 	tests := map[string]struct {
 		run     runFunc
@@ -163,16 +175,12 @@ func TestHowARunEnds(t *testing.T) {
 		"by its failure": {func(context.Context, *adapter.Run) (*pb.Result, error) {
 			return nil, &adapter.Failure{Kind: pb.FailureKind_FAILURE_KIND_NETWORK, Code: "c", Message: "m"}
 		}, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_NETWORK, "c"},
-		"by a fault": {func(context.Context, *adapter.Run) (*pb.Result, error) { return nil, errors.New(secret) }, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "adapter_failed"},
-		"by a panic": {func(context.Context, *adapter.Run) (*pb.Result, error) { panic(secret) }, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "adapter_failed"},
-		"by a panic while its program lives": {func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
-			lines := adapter.Command{Path: "sh", Args: []string{"-c", "echo line; echo line; exec sleep 600"}}
-			exit, err := run.Exec(lines, func(adapter.Line) { panic(secret) })
-			if err != nil {
-				return nil, err
-			}
-			return exit.Result(), nil
-		}, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "adapter_failed"},
+		"by a fault":                         {func(context.Context, *adapter.Run) (*pb.Result, error) { return nil, errors.New(secret) }, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "adapter_failed"},
+		"by a panic":                         {func(context.Context, *adapter.Run) (*pb.Result, error) { panic(secret) }, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "adapter_failed"},
+		"by a panic while its program lives": {panicking(func(*adapter.Run) { panic(secret) }), pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "adapter_failed"},
+		"by a panic within an event": {panicking(func(run *adapter.Run) {
+			_ = run.Emit(&pb.AgentEvent{Body: (*pb.AgentEvent_Text)(nil)})
+		}), pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "adapter_failed"},
 		"without reason": {func(context.Context, *adapter.Run) (*pb.Result, error) {
 			return &pb.Result{Outcome: pb.Outcome_OUTCOME_FAILED}, nil
 		}, pb.Outcome_OUTCOME_FAILED, pb.FailureKind_FAILURE_KIND_INTERNAL, "no_reason"},

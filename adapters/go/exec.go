@@ -342,9 +342,7 @@ func (r *Run) Done() {
 
 // Log emits a line as a log. Lines that come together in great number are joined.
 func (r *Run) Log(line Line) {
-	r.mu.Lock()
-	r.logLine(line)
-	r.mu.Unlock()
+	r.locked(func() { r.logLine(line) })
 	r.pace()
 }
 

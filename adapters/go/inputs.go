@@ -70,47 +70,75 @@ func (i *input) isOpen() bool { return i.end.How == pb.InputResolution_INPUT_RES
 //
 // For a permission use Permit, which applies the rules of the run.
 func (r *Run) Ask(request *pb.InputRequest) (*Resolution, error) {
-	r.mu.Lock()
-	if err := r.begin(); err != nil {
-		r.mu.Unlock()
+	asked, err := r.askAttended(request)
+	if err != nil {
 		return nil, err
 	}
-	if !r.Request.GetPermissions().GetInteractive() {
-		r.hint("question_declined", "The agent asked a question, and the run is unattended.",
-			"Run with permissions.interactive and answer.")
-		r.mu.Unlock()
+	if asked == nil {
 		answer := request.GetDefaultAnswer()
 		if answer == nil {
 			answer = defaultAnswer(request, "The run is unattended.")
 		}
 		return &Resolution{How: pb.InputResolution_INPUT_RESOLUTION_POLICY, Answer: answer}, nil
 	}
-	asked, err := r.ask(proto.CloneOf(request))
-	r.mu.Unlock()
-	if err != nil {
+	return r.answered(asked)
+}
+
+// askAttended asks; it returns nil if the run is unattended.
+func (r *Run) askAttended(request *pb.InputRequest) (*input, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.begin(); err != nil {
 		return nil, err
 	}
-	return r.answered(asked)
+	if !r.Request.GetPermissions().GetInteractive() {
+		r.hint("question_declined", "The agent asked a question, and the run is unattended.",
+			"Run with permissions.interactive and answer.")
+		return nil, nil
+	}
+	return r.ask(proto.CloneOf(request))
 }
 
 // Permit decides about an action of the agent as the permissions of the run say: by a rule, or by asking the caller. In
 // a run that is not interactive no caller is asked, and what no rule allows is denied. The action is not permitted
 // either if the run ends, or the program that asks; the error is that of Ask.
 func (r *Run) Permit(subject *pb.InputSubject, question Question) (Decision, error) {
-	r.mu.Lock()
-	if err := r.begin(); err != nil {
-		r.mu.Unlock()
+	asked, decision, err := r.askUndecided(subject, question)
+	if asked == nil {
+		return decision, err
+	}
+	end, err := r.answered(asked)
+	if err != nil {
 		return Decision{}, err
+	}
+	chosen := ""
+	if len(end.Answer.GetOptionIds()) > 0 {
+		chosen = end.Answer.GetOptionIds()[0]
+	}
+	decision = Decision{
+		Allowed: strings.HasPrefix(chosen, "allow"), ForAll: chosen == "allow_always",
+		Message: end.Answer.GetMessage(), UpdatedInputJSON: end.Answer.GetUpdatedInputJson(),
+	}
+	if decision.Allowed {
+		r.locked(func() { r.callState(subject, pb.ToolStatus_TOOL_STATUS_RUNNING, decision.UpdatedInputJSON) })
+	}
+	return decision, nil
+}
+
+// askUndecided asks for permission; it returns the decision alone if a rule decides.
+func (r *Run) askUndecided(subject *pb.InputSubject, question Question) (*input, Decision, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.begin(); err != nil {
+		return nil, Decision{}, err
 	}
 	switch decide(r.Request.GetPermissions(), subject, r.Cwd) {
 	case allow:
-		r.mu.Unlock()
-		return Decision{Allowed: true}, nil
+		return nil, Decision{Allowed: true}, nil
 	case deny:
 		r.hint("permission_denied", cmp.Or(subject.GetToolName(), question.Title, "An action")+" was denied by policy.",
 			"Allow it with a rule in permissions, or run with permissions.interactive and answer.")
-		r.mu.Unlock()
-		return Decision{Message: "Not allowed by this run's permission policy."}, nil
+		return nil, Decision{Message: "Not allowed by this run's permission policy."}, nil
 	}
 	r.callState(subject, pb.ToolStatus_TOOL_STATUS_AWAITING_PERMISSION, "")
 	asked, err := r.ask(&pb.InputRequest{
@@ -123,28 +151,7 @@ func (r *Run) Permit(subject *pb.InputSubject, question Question) (Decision, err
 			{Id: "allow_always", Kind: pb.InputOptionKind_INPUT_OPTION_KIND_ALLOW_ALWAYS, Label: "Allow in this run"},
 		},
 	})
-	r.mu.Unlock()
-	if err != nil {
-		return Decision{}, err
-	}
-	end, err := r.answered(asked)
-	if err != nil {
-		return Decision{}, err
-	}
-	chosen := ""
-	if len(end.Answer.GetOptionIds()) > 0 {
-		chosen = end.Answer.GetOptionIds()[0]
-	}
-	decision := Decision{
-		Allowed: strings.HasPrefix(chosen, "allow"), ForAll: chosen == "allow_always",
-		Message: end.Answer.GetMessage(), UpdatedInputJSON: end.Answer.GetUpdatedInputJson(),
-	}
-	if decision.Allowed {
-		r.mu.Lock()
-		r.callState(subject, pb.ToolStatus_TOOL_STATUS_RUNNING, decision.UpdatedInputJSON)
-		r.mu.Unlock()
-	}
-	return decision, nil
+	return asked, Decision{}, err
 }
 
 // begin opens the attempt unless it is open, for what the agent asks. The caller holds r.mu.
@@ -218,9 +225,7 @@ func (r *Run) answered(asked *input) (*Resolution, error) {
 	select {
 	case <-asked.done:
 	case <-r.ctx.Done():
-		r.mu.Lock()
-		r.drop(asked)
-		r.mu.Unlock()
+		r.locked(func() { r.drop(asked) })
 		if asked.end.How == pb.InputResolution_INPUT_RESOLUTION_DROPPED {
 			return nil, context.Cause(r.ctx)
 		}

@@ -380,6 +380,14 @@ func TestARunEndsWhileItAsks(t *testing.T) {
 	}
 }
 
+func TestAPanicWithinAQuestionEndsTheRun(t *testing.T) {
+	client, _ := serve(t, panicking(func(run *adapter.Run) { _, _ = run.Ask(nil) }), pb.Feature_FEATURE_INPUT_REQUESTS)
+	result := resultOf(execute(t, client, interactive(nil)))
+	if result.GetFailure().GetCode() != "adapter_failed" {
+		t.Errorf("got %v", result)
+	}
+}
+
 func TestNothingIsWrittenToAProgramThatReadsNothing(t *testing.T) {
 	client, _ := serve(t, func(_ context.Context, run *adapter.Run) (*pb.Result, error) {
 		if err := run.Write([]byte("x")); err == nil {

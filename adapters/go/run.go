@@ -205,14 +205,20 @@ func (r *Run) start(started *pb.Started) error {
 // Text, thinking and output of tools need no offset: it is counted after redaction, and a piece without content says that
 // its item is complete. Emit waits while the callers that hold the run are far behind.
 func (r *Run) Emit(event *pb.AgentEvent) error {
-	r.mu.Lock()
-	err := r.emit(event)
-	r.mu.Unlock()
+	var err error
+	r.locked(func() { err = r.emit(event) })
 	if err != nil {
 		return err
 	}
 	r.pace()
 	return nil
+}
+
+// locked calls a function that holds r.mu, and no longer than it, if it panics, either: the run is to end then.
+func (r *Run) locked(do func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	do()
 }
 
 func (r *Run) emit(event *pb.AgentEvent) error {
@@ -252,7 +258,7 @@ func (r *Run) emit(event *pb.AgentEvent) error {
 		}
 	}
 	if id := event.GetSession().GetNativeId(); id != "" {
-		r.sessionID = id
+		r.sessionID = strings.ToValidUTF8(id, "\ufffd") // as the event has it
 	}
 	r.count(event)
 	if !r.isPiped && !r.within(event) {
@@ -309,14 +315,12 @@ func (r *Run) pace() {
 	if !r.log.IsBehind() {
 		return
 	}
-	r.mu.Lock()
-	r.clocks.wait(time.Now())
-	r.mu.Unlock()
+	r.locked(func() { r.clocks.wait(time.Now()) })
 	r.log.WaitTaken()
-	r.mu.Lock()
-	r.clocks.resume(time.Now())
-	r.awake()
-	r.mu.Unlock()
+	r.locked(func() {
+		r.clocks.resume(time.Now())
+		r.awake()
+	})
 }
 
 // Text emits a piece of an answer, which continues the item of that name.
