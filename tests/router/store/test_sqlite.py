@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sqlite3
+import unittest.mock
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -86,8 +87,9 @@ async def test_a_file_that_goes_while_it_is_used_is_noticed_and_what_takes_its_p
         path.unlink()
     else:
         os.replace(copy, path)  # noqa: PTH105 - what a person would do
-    with pytest.raises(StoreError, match="was deleted or replaced while it was in use; restart"):
-        await harness.store.run("r")
+    for _ in range(3):
+        with pytest.raises(StoreError, match="was deleted or replaced while it was in use; restart"):
+            await harness.store.run("r")
     run.append(2, b"two")
     await harness.until(lambda: harness.notices == ["log_unavailable"])
     assert harness.lost == []
@@ -96,6 +98,54 @@ async def test_a_file_that_goes_while_it_is_used_is_noticed_and_what_takes_its_p
         with contextlib.closing(sqlite3.connect(path)) as check:
             assert check.execute("SELECT count(*) FROM events").fetchall() == [(0,)]
             assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("meanwhile", ["nothing", "another"])
+@pytest.mark.parametrize("moved", ["", "*"], ids=["alone", "with its companions"])
+async def test_a_file_that_comes_back_is_used_again_with_all_that_was_written(
+    harness: WriterHarness, tmp_path: Path, meanwhile: str, moved: str
+) -> None:
+    run, path, away = harness.run(), tmp_path / "runs.db", tmp_path / "away"
+    assert await has_begun(run)
+    run.append(1, b"one")
+    assert await run.flushed(DEADLINE_S)
+    away.mkdir()
+    names = [found.name for found in tmp_path.glob(f"runs.db{moved}")]
+    for name in names:
+        (tmp_path / name).rename(away / name)
+    if meanwhile == "another":
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
+            other.execute("CREATE TABLE mine (one)")
+    run.append(2, b"two")
+    await harness.until(lambda: harness.notices == ["log_unavailable"])
+    if meanwhile == "another":
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
+    for name in names:
+        (away / name).rename(tmp_path / name)
+    assert await run.flushed(DEADLINE_S)
+    assert await harness.kept() == [b"one", b"two"]
+    assert harness.notices == ["log_unavailable", "log_recovered"]
+    assert harness.lost == []
+    assert list(tmp_path.glob("*-aside")) == []
+
+
+async def test_a_file_that_came_back_is_opened_though_that_failed_at_first(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await store.setting("key", b"value") == b"value"
+    path.rename(path.with_name("away"))
+    with pytest.raises(StoreError, match="deleted or replaced"):
+        await store.run("r")
+    path.with_name("away").rename(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            SqliteDatabase, "_is_current", unittest.mock.Mock(side_effect=sqlite3.OperationalError("locked"))
+        )
+        with pytest.raises(StoreError, match="locked"):
+            await store.run("r")
+    assert await store.setting("key", b"new") == b"value"
 
 
 async def test_a_file_that_was_put_in_its_place_is_whole_after_the_end_too(path: Path) -> None:

@@ -30,6 +30,8 @@ _WHEN_DAMAGED: Final = (
     " with an empty run log"
 )
 _COMPANIONS: Final = ("-wal", "-shm")
+_ASIDE: Final = "-aside"
+"""Follows the name of a companion whose file is not at its path now."""
 _PAGES_AT_ONCE: Final = 1024
 """Pages given back in one step: nothing is written meanwhile."""
 _T = TypeVar("_T")
@@ -52,6 +54,8 @@ class SqliteDatabase:
         """Device and number of the file that is open."""
         self._companions: dict[Path, tuple[int, int] | None] = {}
         """Those of its companions."""
+        self._is_away = False
+        """Whether the file was not at its path when it was used last."""
 
     async def open(self) -> None:
         """Open the file, or what has its path now, and bring its schema up to date."""
@@ -103,16 +107,27 @@ class SqliteDatabase:
             raise StoreError(f"the run log {self._path}: {error.strerror}") from error
 
     def _here(self) -> sqlite3.Connection:
-        if self._opened is not None and _identity(self._path) != self._opened:
-            self._close()
+        if self._opened is None:
+            raise sqlite3.OperationalError("the run log is not open")
+        if _identity(self._path) != self._opened:
+            self._is_away = True
+            self._move_companions("", _ASIDE)
             raise StoreError(
                 f"the run log {self._path} was deleted or replaced while it was in use; restart what uses it"
             )
-        if self._connection is None:
-            raise sqlite3.OperationalError("the run log is not open")
+        if self._connection is None or self._is_away:  # it is the same again, and nothing was written meanwhile
+            self._move_companions(_ASIDE, "")
+            return self._open()
         return self._connection
 
-    def _open(self) -> None:
+    def _move_companions(self, source: str, target: str) -> None:
+        """Rename them: SQLite would take those of a file that is gone for those of the one in its place."""
+        for path, identity in self._companions.items():
+            before, after = Path(f"{path}{source}"), Path(f"{path}{target}")
+            if identity is not None and _identity(before) == identity and not (source and after.exists()):
+                before.replace(after)
+
+    def _open(self) -> sqlite3.Connection:
         self._close()  # a second connection would be left to the garbage collector, which CPython 3.13 warns of
         # Before SQLite makes it, and its companions after its model: no other user may read the messages of agents.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE))
@@ -133,8 +148,9 @@ class SqliteDatabase:
         except BaseException:
             connection.close()
             raise
-        self._connection, self._opened = connection, _identity(self._path)
+        self._connection, self._opened, self._is_away = connection, _identity(self._path), False
         self._companions = {path: _identity(path) for path in companions}
+        return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make a new file what it should be, one router after another."""
@@ -173,15 +189,13 @@ class SqliteDatabase:
         return is_current(applied)
 
     def _close(self) -> None:
-        if self._connection is None:
-            return
-        self._connection.close()
-        self._connection = None
-        if _identity(self._path) != self._opened:
-            # SQLite would take the companions of the file that is gone for those of the one in its place.
-            for path, identity in self._companions.items():
-                if _identity(path) == identity:
-                    path.unlink(missing_ok=True)
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            if _identity(self._path) != self._opened:
+                self._move_companions("", _ASIDE)
+        for suffix in _COMPANIONS:
+            Path(f"{self._path}{suffix}{_ASIDE}").unlink(missing_ok=True)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
