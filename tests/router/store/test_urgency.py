@@ -58,3 +58,15 @@ def test_a_run_is_written_on_from_where_the_store_has_it(is_begun: bool) -> None
     assert (run.last, run.logged, run.size) == ((3, 3, 70) if is_begun else (0, 0, 0))
     assert run.state is (RowState.STORED if is_begun else RowState.NEW)
     assert log.writer.backlog.find("r") is run
+
+
+async def test_what_waits_for_a_run_does_not_wait_for_its_refusal() -> None:
+    store = Failing(cast("Database", None))
+    writer = Writer(store, waiting_bytes=1000)  # it does not run: nothing else ends the wait
+    run = WriterHarness(store, writer).run()
+    run.changed()
+    waiting = asyncio.ensure_future(run.flushed(DEADLINE_S))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    run.remove()
+    assert await waiting

@@ -490,6 +490,24 @@ async def test_a_run_that_is_refused_while_it_begins_late_with_others_is_forgott
     assert await removed(harness, run)
 
 
+async def test_runs_that_are_refused_before_they_were_written_cost_the_store_nothing(harness: WriterHarness) -> None:
+    assert await has_begun(harness.run("live"))
+    before = harness.run("r").stored
+    await harness.store.begin(replace(before, finished_at=2.0))  # one that no adapter had: its ID is free
+    harness.store.fails = True  # a statement would be tried again and again
+    for run_id in ("r", "s", "t"):
+        run = harness.run(run_id)
+        run.changed()
+        run.over()
+        run.remove()
+        assert await run.flushed(0.0)
+        assert not harness.writer.backlog.is_removing(run_id)
+    assert [run.stored.run_id for run in harness.writer.backlog] == ["live"]
+    assert harness.writer.backlog.due() == []
+    harness.store.fails = False
+    assert (await harness.stored("r")).finished_at == 2.0
+
+
 async def test_what_another_owner_keeps_by_the_id_of_a_refused_run_stays(harness: WriterHarness) -> None:
     assert await has_begun(harness.run(owner="two"))
     run = harness.run()

@@ -73,9 +73,11 @@ class Backlog:
 
     def remove(self, run: LoggedRun) -> None:
         """Have a run deleted that never was; a new one may have its id from now on."""
+        is_unknown = run.state is RowState.NEW and not run.is_tried
         self.release(run)
-        run.state, run.is_over = RowState.REMOVED, True
+        run.state, run.is_over = RowState.DROPPED if is_unknown else RowState.REMOVED, True
         self.changed(run)
+        self.written.check()
 
     def is_removing(self, run_id: str) -> bool:
         """Return whether a run with this id is to be deleted, and may still be in the store."""

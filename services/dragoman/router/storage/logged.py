@@ -62,6 +62,8 @@ class LoggedRun(Struct, eq=False):
     lost: Callable[[], None]
     """Called when another router has taken the run."""
     state: RowState = RowState.NEW
+    is_tried: bool = False
+    """Whether the store was asked to insert it, and perhaps has."""
     is_over: bool = False
     is_behind: bool = False
     """Whether its readers know that the store fails."""

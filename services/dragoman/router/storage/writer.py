@@ -136,8 +136,10 @@ class Writer:
         if not writes:
             return
         events = [row for write in writes for row in write.events]
-        new = {write.run.stored.run_id for write in writes if write.run.state is RowState.NEW}
-        refused = await self._store.write(events, [write.row for write in writes], new)
+        new = [write.run for write in writes if write.run.state is RowState.NEW]
+        for run in new:
+            run.is_tried = True
+        refused = await self._store.write(events, [write.row for write in writes], {run.stored.run_id for run in new})
         for write in writes:
             run = write.run
             if run.is_gone or run.stored.run_id in refused:
