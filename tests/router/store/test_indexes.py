@@ -98,7 +98,7 @@ async def test_it_is_found_by_an_index(explained: Explained, ask: _Asking, index
 @pytest.mark.parametrize("limits", [(50.0, 1 << 40), (0.0, 385_000)], ids=["by-age", "by-size"])
 async def test_what_is_to_be_forgotten_is_found_by_an_index(explained: Explained, limits: tuple[float, int]) -> None:
     assert await Store(explained).delete_old(before=limits[0], most_bytes=limits[1]) > 40
-    look, events, runs = explained.plans
+    look, _lock, events, runs = explained.plans
     assert re.search("COVERING INDEX runs_finished|Index Only Scan using runs_finished", look), look
     assert not re.search("TEMP B-TREE|Sort", look), look
     for plan in (events, runs):

@@ -16,6 +16,7 @@ from dragoman.router.model.stored import StoredEvents
 from dragoman.router.storage.database import StoreError
 from dragoman.router.storage.leases import LEASE_S
 from dragoman.router.storage.postgres import PostgresDatabase
+from dragoman.router.storage.spending_table import LOCK
 from dragoman.router.storage.store import Store
 from dragoman.v1 import router_pb2
 
@@ -62,6 +63,26 @@ async def test_a_statement_waits_for_a_lock_only_so_long_and_may_be_tried_again(
                 await store.run("r")
             assert not failure.value.is_lasting
         assert await store.run("r") is None
+    finally:
+        await store.close()
+
+
+async def test_old_runs_are_deleted_by_one_router_at_a_time(request: pytest.FixtureRequest) -> None:
+    url = new_postgres(request)
+    database = PostgresDatabase(url)
+    database.busy_s = PATIENCE_S
+    store = Store(database)
+    await store.open()
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    try:
+        await store.begin(a_run(finished_at=1.0))
+        with psycopg.connect(url) as other, psycopg.connect(url, autocommit=True) as watching:
+            other.execute(LOCK.replace("blob", "bytea"))
+            deleting = asyncio.ensure_future(store.delete_old(before=2.0, most_bytes=0))
+            while not deleting.done() and (await asyncio.to_thread(watching.execute, waits)).fetchone() == (0,):
+                pass
+            assert not deleting.done()
+        assert await deleting == 1
     finally:
         await store.close()
 

@@ -23,7 +23,7 @@ _LARGER: Final = ", ".join(
 _WRITE: Final = (
     f"INSERT INTO spending ({_KEY}, until, {_COLUMNS})"  # noqa: S608 - constants
     f" SELECT :run_id, :budget, :value, :since, :until, {', '.join(f':{name}' for name in AMOUNTS)}"
-    " WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND owner = :owner)"
+    " WHERE EXISTS (SELECT 1 FROM runs WHERE run_id = :run_id AND owner = :owner{condition})"
     f" ON CONFLICT ({_KEY}) DO UPDATE SET {_LARGER}"
 )
 _FOLD: Final = (
@@ -33,11 +33,11 @@ _FOLD: Final = (
     f" {', '.join(f'{name} = spending.{name} + excluded.{name}' for name in AMOUNTS)}"
 )
 _FOLDED: Final = "DELETE FROM spending WHERE run_id = :run_id"
-_LOCK: Final = (
+LOCK: Final = (
     "INSERT INTO settings (name, value) VALUES ('retention', CAST('' AS blob))"
     " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
-"""Of several routers one at a time adds up what runs have spent: each run's amounts once."""
+"""Of several routers one at a time adds up what runs have spent, each run's amounts once, and deletes old runs."""
 _ENDED: Final = (
     "SELECT DISTINCT run_id FROM spending WHERE run_id > '' AND NOT EXISTS (SELECT 1 FROM runs"
     " WHERE runs.run_id = spending.run_id AND (finished_at IS NULL OR finished_at >= :before))"
@@ -47,10 +47,15 @@ _FOLDED_AT_ONCE: Final = 200
 _IN_ACCOUNT: Final = "budget = :budget AND value = :value AND since = :since"
 
 
-def written(run: StoredRun) -> list[Statement]:
-    """Return the statements that write what a run has spent, if it is its owner's."""
+def written(run: StoredRun, *, is_new: bool) -> list[Statement]:
+    """Return the statements that write what a run has spent, if it is its owner's.
+
+    They follow the one that inserts a new run's row. They precede the one that updates another one, and write nothing
+    once its end is written: its amounts may be in the row of no run by then.
+    """
+    sql = _WRITE.format(condition="" if is_new else " AND finished_at IS NULL")
     return [
-        (_WRITE, {"run_id": run.run_id, "owner": run.owner, **asdict(account), **asdict(spent)})
+        (sql, {"run_id": run.run_id, "owner": run.owner, **asdict(account), **asdict(spent)})
         for account, spent in run.spent.items()
     ]
 
@@ -91,7 +96,7 @@ class SpendingTable(Table):
         rows = await self._database.fetch(_ENDED, {"before": before, "size": _FOLDED_AT_ONCE})
         if rows:
             folded = [(sql, {"run_id": run_id}) for (run_id,) in rows for sql in (_FOLD, _FOLDED)]
-            await self._database.execute([(_LOCK, {}), *folded])
+            await self._database.execute([(LOCK, {}), *folded])
         return len(rows)
 
     async def delete_ended(self, *, before: float) -> int:

@@ -12,7 +12,7 @@ from dragoman.router.storage.database import Database, Statement, Table, Value
 from dragoman.router.storage.lease_table import LeaseTable
 from dragoman.router.storage.rows import RUN_COLUMNS, addition, insertion, runs_sql, stored_run, update
 from dragoman.router.storage.session_table import SessionTable
-from dragoman.router.storage.spending_table import SpendingTable, written
+from dragoman.router.storage.spending_table import LOCK, SpendingTable, written
 
 _RUN: Final = f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id"  # noqa: S608 - constants
 _AT_TASK: Final = (
@@ -145,8 +145,10 @@ class Store(Table):
         runs = sorted(runs, key=lambda run: run.run_id)  # see ``Database.locking``
         rows = (insertion(run) if isinstance(run, StoredRun) and run.run_id in new else update(run) for run in runs)
         added = (addition(item, owners[item.run_id]) for item in events)
-        spent = (one for run in runs if isinstance(run, StoredRun) for one in written(run))
-        counts = await self._database.execute(itertools.chain(rows, added, spent))
+        whole = [run for run in runs if isinstance(run, StoredRun) and run.spent]
+        spent = [one for run in whole if run.run_id not in new for one in written(run, is_new=False)]
+        begun = (one for run in whole if run.run_id in new for one in written(run, is_new=True))
+        counts = (await self._database.execute(itertools.chain(spent, rows, added, begun)))[len(spent) :]
         refused = {run.run_id for run, changed in zip(runs, counts, strict=False) if not changed}
         unchanged = {item.run_id for item, changed in zip(events, counts[len(runs) :], strict=False) if not changed}
         for run_id in unchanged - {run.run_id for run in runs}:
@@ -192,7 +194,7 @@ class Store(Table):
             number, freed = number + 1, freed + size
         if number:
             values = {"finished_at": rows[number - 1][0], "run_id": rows[number - 1][1]}
-            await self._database.execute([(_FORGET_EVENTS, values), (_FORGET_RUNS, values)])
+            await self._database.execute([(LOCK, {}), (_FORGET_EVENTS, values), (_FORGET_RUNS, values)])
         return number
 
 
