@@ -255,7 +255,7 @@ class CircuitBreakers:
         return self._breakers.setdefault(key, _CircuitBreaker())
 
 
-def is_open(adapter: str, opened: Rejection, others: Iterable[str]) -> DragomanError:
+def breaker_open(adapter: str, opened: Rejection, others: Iterable[str]) -> DragomanError:
     """Return the error for a run that is kept away: it says what a result would say of that failure.
 
     Args:

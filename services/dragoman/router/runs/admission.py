@@ -9,7 +9,7 @@ from dragoman.protocol.signals import Signal
 from dragoman.router.adapters.backend import AdapterBackend
 from dragoman.router.model.ports import Clock, RequestPolicy
 from dragoman.router.model.tasks import Changes, Held, first_of, nothing
-from dragoman.router.policy.circuit_breaker import CRASHES, BreakerKey, CircuitBreakers, Rejection, is_open
+from dragoman.router.policy.circuit_breaker import CRASHES, BreakerKey, CircuitBreakers, Rejection, breaker_open
 from dragoman.router.policy.concurrency import MAX_QUEUED, ConcurrencyLimiter, full, longest_wait_s
 from dragoman.router.policy.fallback import candidates, others_may_succeed
 from dragoman.router.policy.login import breaker_key
@@ -181,4 +181,4 @@ def _refusal(run: Run, adapter: str, opened: Rejection) -> DragomanError:
     others = (
         run.suggest(opened.cause) if others_may_succeed(opened.cause) and run.course.rules.has_no_fallback else []
     )
-    return is_open(adapter, opened, others)
+    return breaker_open(adapter, opened, others)
